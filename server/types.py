@@ -1,8 +1,7 @@
 """The records that cross floors, in the order in which a request meets them.
 
-Request -> StepPlan -> StepResult -> TokenEvent. All are frozen. The scheduler's mutable `Sequence` is not here because
-it never leaves the scheduler. Records of each step are named tuples: making one takes a quarter of a dataclass's time,
-replacing a value a tenth. Times are seconds of the host's monotonic clock.
+Request -> StepPlan -> StepResult -> TokenEvent. All are frozen. The mutable `Sequence` never leaves the scheduler.
+Records of each step are named tuples, made in a quarter of a dataclass's time. Times are monotonic seconds of the host.
 """
 
 from __future__ import annotations
@@ -66,14 +65,14 @@ class PoolingParams:
 
 @dataclass(frozen=True, slots=True)
 class MediaItem:
-    """One picture of a prompt, or sound, as its processor returns it. Ends of rows may stand between placeholders."""
+    """Input of an encoder: a picture or sound, as its processor returns it, or the tokens of a text."""
 
     digest: bytes  # SHA-256 of `grid` and the processed values
-    offset: int  # position of its first placeholder in the prompt
-    num_tokens: int  # number of placeholders = vectors that the vision encoder returns
-    pixels: bytes = field(repr=False)  # C order; patches [n, d] or crops [crops, 3, height, width]
+    offset: int  # of a picture: position of its first placeholder in the prompt; ends of rows may stand between them
+    num_tokens: int  # positions that the encoder returns; of a picture: number of placeholders
+    pixels: bytes = field(repr=False)  # C order; patches [n, d], crops [crops, 3, height, width], frames or tokens
     shape: tuple[int, ...]
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "int32"] = "float32"
     grid: tuple[int, int, int] = (1, 0, 0)  # of patches [n, d]: frames, rows and columns
 
 
@@ -93,17 +92,11 @@ class Request:
     pooling: PoolingParams | None = None  # None: the sequence is continued
     tenant: str = ""  # the engine is shared fairly between tenants; "" = the default tenant
     due_time: float = inf  # from then on no other request passes it until it has a token
+    session: str = ""  # requests of one go to the same engine, unless it is much fuller than others
     weight: float = 1.0  # share of its tenant, beside other tenants' weights
     first_token_by: float = inf  # by scheduling policy slo: when the first token should be there
     token_interval_s: float = inf  # by scheduling policy slo: most seconds of a step while it decodes
-    media: tuple[MediaItem, ...] = ()  # pictures of the prompt, by their offset
-    source_token_ids: tuple[int, ...] = ()  # text for the encoder; `prompt_token_ids` begin the decoder's
-    num_source_tokens: int = 0  # positions of the encoder, of that text or of `media`; 0: there is no encoder
-
-    @property
-    def pictures(self) -> tuple[tuple[int, bytes], ...]:
-        """Position and digest of each picture."""
-        return tuple((each.offset, each.digest) for each in self.media)
+    media: tuple[MediaItem, ...] = ()  # pictures of the prompt by their offset, or what the decoder attends to
 
 
 class TokenizedText(NamedTuple):
@@ -127,24 +120,30 @@ class ScheduledSeq(NamedTuple):
     num_prompt_tokens: int
     lora: str = ""  # digest of the adapter, "" = none
     pooling: PoolingParams | None = None  # None: the sequence is continued
-    media: tuple[MediaItem, ...] = ()  # pictures of the prompt
-    source: Request | None = None  # what the encoder reads; None: there is no encoder
+    media: tuple[MediaItem, ...] = ()  # see Request
+    encoded: Sequence[int] = ()  # blocks with the encodings of `media`, in their order
     state: tuple[int, ...] = (0, 0)  # slots of its state, where layers keep one: before, and after each token or all
     num_drafts: int = 0  # last token_ids that are guesses, not in `history`; the row after each is sampled too
 
     @property
     def prompt_targets(self) -> range:
-        """Positions of the prompt's tokens whose log-probabilities this step returns, each by the token before it.
-
-        Empty once a token was generated: prompt tokens are then computed for the second time.
-        """
+        """Positions of the prompt's tokens whose log-probabilities this step returns; none after a generated token."""
         if self.sampling.prompt_logprobs is None or len(self.history) > self.num_prompt_tokens:
             return range(0)
         return range(self.start + 1, min(self.start + len(self.token_ids) + 1, self.num_prompt_tokens))
 
 
+class Encoding(NamedTuple):
+    """A pass of the encoder over one item, whose result is for all requests with that item."""
+
+    key: bytes  # of the item's content, and of what else the sharing requests have in common
+    item: MediaItem
+    blocks: tuple[int, ...]  # for the result: vectors, or keys and values of the decoder's cross attention
+    request_id: str  # the request that is charged for it, which came first
+
+
 class StepPlan(NamedTuple):
-    """One step: the sequences to compute, and those preempted or admitted. Texts to encode have their own steps."""
+    """One step: the sequences to compute, and those preempted or admitted. Passes of encoders have their own steps."""
 
     step_id: int
     prefill: tuple[ScheduledSeq, ...]  # inside the prompt, or recomputing generated tokens
@@ -155,12 +154,20 @@ class StepPlan(NamedTuple):
     received_time: float | None = None  # the earliest of `admitted`
     is_pooled: bool = False  # `prefill` has texts to encode, each whole
     follows: bool = False  # a request waited when the last step ended, though none was running
-    is_picture: bool = False  # `prefill` has one picture to encode, its placeholders as tokens
-    dropped: tuple[bytes, ...] = ()  # digests of pictures whose vectors are not needed any more
+    encodings: tuple[Encoding, ...] = ()  # passes of the encoder; such a step has no sequences
 
     @property
     def seqs(self) -> tuple[ScheduledSeq, ...]:
         return self.prefill + self.decode
+
+    @property
+    def prefill_ids(self) -> tuple[str, ...]:
+        """Ids of the requests of passes and prompts, in the order in which they are computed."""
+        return (*[each.request_id for each in self.encodings], *[each.request_id for each in self.prefill])
+
+    @property
+    def num_encoder_tokens(self) -> int:
+        return sum(each.item.num_tokens for each in self.encodings)
 
     @property
     def num_tokens(self) -> int:
@@ -168,7 +175,7 @@ class StepPlan(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        return not (self.prefill or self.decode)
+        return not (self.prefill or self.decode or self.encodings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +238,7 @@ class StepResult(NamedTuple):
 
 
 class TokenEvent(NamedTuple):
-    """One generated token, or the end of a request, for the client.
-
-    `token_id` is None when a request ends without a token of this step (abort, error).
-    """
+    """One generated token, or the end of a request, for the client. An abort or an error has no token."""
 
     request_id: str
     token_id: int | None
@@ -284,15 +288,10 @@ class StepReport(NamedTuple):
     step_seconds: float
     device: DeviceStep | None = None  # None: nothing is modelled, or nothing was computed
     served: ServedTokens | None = None  # None: there is one tenant
-    num_picture_tokens: int = 0  # placeholders of the picture that the step encoded
-    num_pictures_read: int = 0  # pictures of requests since the start, once they can be read
-    num_pictures_encoded: int = 0  # of these; the others' vectors were there already
+    num_encoder_tokens: int = 0  # positions of the encoder's passes
+    encoding_queries: int = 0  # items of requests since the start
+    encoding_hits: int = 0  # of these, encoded for another request
     drafts: tuple[tuple[int, int], ...] = ()  # of each sequence with drafts: their number, and the accepted ones
-
-    @property
-    def device_seconds(self) -> float:
-        """Seconds of the step on the modelled accelerator."""
-        return 0.0 if self.device is None else self.device.busy_ns / NS
 
     @property
     def num_tokens(self) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import transformers
 
-from neuronserve.server.types import Request, SamplingParams
+from neuronserve.server.api.pipeline.sources import text_item
+from neuronserve.server.types import Encoding
 from tests.encoders import VOCAB
 
 IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 0, "vocab_size": VOCAB}
@@ -74,8 +75,9 @@ def logits(model: Any, source: list[int], decoder: list[int]) -> Any:
         return model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([decoder])).logits[0].numpy()
 
 
-def source_of(token_ids: list[int]) -> Request:
-    """A request whose encoder reads these tokens."""
-    return Request(
-        "source", (0,), SamplingParams(1), 0.0, source_token_ids=tuple(token_ids), num_source_tokens=len(token_ids)
-    )
+def engine_logits(engine: Any, source: list[int], decoder: list[int]) -> Any:
+    """The logits of a loaded engine at each position of the decoder, [tokens, vocab]."""
+    cache, item = engine.cache, text_item(source)
+    blocks = tuple(cache.num_blocks + i for i in range(-(-len(source) // cache.block_size)))
+    engine.runner.encoder.encode([Encoding(item.digest, item, blocks, "source")])
+    return engine.runner.logits(decoder, media=(item,), encoded=blocks)

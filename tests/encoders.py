@@ -31,6 +31,16 @@ BERT: dict[str, Any] = {
 DISTIL = {"vocab_size": VOCAB, "dim": 48, "n_layers": 3, "n_heads": 4, "hidden_dim": 88}
 AFTER_PADDING = BERT | {"max_position_embeddings": LONGEST + 2, "pad_token_id": 1}
 DECODER = BERT | {"num_key_value_heads": 2, "head_dim": 16}
+DEBERTA = BERT | {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 16,
+    "share_att_key": True,
+    "position_biased_input": False,
+    "norm_rel_ebd": "layer_norm",
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-7,
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,22 @@ FAMILIES: dict[str, Family] = {
     "modernbert-biases": Family(
         "modernbert",
         BERT | {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "local_attention": 9, "pad_token_id": 0},
+    ),
+    "albert": Family("albert", BERT | {"embedding_size": 20, "num_hidden_layers": 5, "num_hidden_groups": 2}),
+    "albert-3-heads": Family("albert", BERT | {"embedding_size": 80, "hidden_size": 72, "num_attention_heads": 3}),
+    "electra": Family("electra", BERT | {"embedding_size": 20}),
+    "electra-1-layer": Family("electra", BERT | {"embedding_size": 48, "num_hidden_layers": 1}),
+    "ernie": Family("ernie", BERT | {"use_task_id": True, "hidden_size": 56, "num_attention_heads": 7}),
+    "nomic_bert": Family("nomic_bert", BERT | {"intermediate_size": 90}),
+    "jina_embeddings_v3": Family("jina_embeddings_v3", BERT | {"hidden_size": 80, "num_attention_heads": 5}),
+    "gte": Family("gte", BERT | {"type_vocab_size": 2, "hidden_size": 48, "num_attention_heads": 3}),
+    "gte-no-types": Family("gte", BERT | {"type_vocab_size": 0}),
+    "deberta-v2": Family("deberta-v2", DEBERTA),
+    "deberta-v2-no-buckets": Family(
+        "deberta-v2",
+        DEBERTA
+        | {"hidden_size": 45, "num_attention_heads": 5, "num_hidden_layers": 1, "type_vocab_size": 2}
+        | {"position_biased_input": True, "position_buckets": -1, "max_relative_positions": 50},
     ),
     "qwen3": Family("qwen3", DECODER | {"rms_norm_eps": 1e-6, "tie_word_embeddings": False}),
     # EmbeddingGemma: a decoder's layers whose tokens attend to both sides.

@@ -24,7 +24,7 @@ class Sentences:
     def tokenizer(self) -> EncoderTokenizer:
         """Built at the first use, which takes a second for a large vocabulary."""
         assert self._facts is not None
-        return EncoderTokenizer(self._tokenizer, self._facts.max_length, self._files.is_lower_case)
+        return EncoderTokenizer(self._tokenizer, self._facts.max_length, self._files.is_lower_case, self._files.frame)
 
     @property
     def prompt_names(self) -> list[str]:

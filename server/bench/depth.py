@@ -56,6 +56,6 @@ def fill_blocks(engine: LoadedEngine, num_filled: int, highest: int) -> int:
     first = NULL_BLOCK + 1
     while num_filled < highest:
         count = min(num_filled, highest - num_filled)
-        engine.placement.kv.copy(first, first + num_filled, count, engine.cache.num_blocks)
+        engine.placement.kv.copy(first, first + num_filled, count)
         num_filled += count
     return num_filled

@@ -19,7 +19,7 @@ from msgspec import Meta
 from ..config.formats import PoolingMode
 from ..errors import CheckpointError
 from ..models.config_values import Positions, Width
-from ..models.heads import Dense, Head, HeadActivation, HeadStep, Normalize, named_activation
+from ..models.heads import QWEN3_RERANKER, Dense, Head, HeadActivation, HeadStep, Normalize, PairFrame, named_activation
 from ..typed_json import shown
 from .json_file import read_json, refusals_of
 
@@ -44,6 +44,11 @@ class SentenceModel:
     is_lower_case: bool = False  # texts are made lower case before they are split
     prompts: dict[str, str] = field(default_factory=dict)  # put before texts, by name
     default_prompt_name: str | None = None
+    frame: PairFrame | None = None  # around pairs of texts
+
+
+class _Keys(msgspec.Struct):
+    is_original_qwen3_reranker: bool = False  # vLLM's key of config.json
 
 
 class _Module(msgspec.Struct):
@@ -107,7 +112,9 @@ def read_sentence_model(directory: Path) -> SentenceModel:
     head, texts = None, _read(directory / TEXTS, _Texts)
     if os.path.lexists(directory / MODULES):
         head = _head(directory, prompts)
-    return SentenceModel(head, texts.max_seq_length, texts.do_lower_case, prompts.prompts, prompts.default_prompt_name)
+    frame = QWEN3_RERANKER if _read(directory / "config.json", _Keys).is_original_qwen3_reranker else None
+    names = prompts.prompts, prompts.default_prompt_name
+    return SentenceModel(head, texts.max_seq_length, texts.do_lower_case, *names, frame)
 
 
 def _head(directory: Path, prompts: _Prompts) -> Head:

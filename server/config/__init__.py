@@ -22,8 +22,7 @@ from .formats import (
 from .speculation import SpeculationConfig
 
 # Defaults of a deployment, served or simulated.
-TENSOR_PARALLEL_SIZE = 1
-MAX_NUM_SEQS = 64
+TENSOR_PARALLEL_SIZE, MAX_NUM_SEQS = 1, 64
 
 
 class AttentionSpan(NamedTuple):
@@ -31,7 +30,6 @@ class AttentionSpan(NamedTuple):
 
     window: int = 0  # tokens; 0 = all
     is_chunked: bool = False  # the window is a chunk that begins at a multiple of its size
-    source: int = 0  # instead, up to so many of an encoder, written once; 0: the sequence's own
 
     def num_behind(self, position: int) -> int:
         """Return the number of leading tokens that no token at or after `position` attends to."""
@@ -49,7 +47,7 @@ class AttentionSpan(NamedTuple):
         The window of a chunk's first token may begin with a block's last token: (window - 1) + chunk tokens, and
         block_size - 1 before them.
         """
-        num_blocks = -(-(self.source or num_tokens) // block_size)
+        num_blocks = -(-num_tokens // block_size)
         return min(num_blocks, -(-(self.window + chunk - 2) // block_size) + 1) if self.window else num_blocks
 
 
@@ -67,6 +65,8 @@ class CacheConfig:
     max_chunk: int = 512  # tokens of one sequence in one step
     num_states: int = 0  # slots for states of sequences, the null slot included; 0: no layer keeps a state
     snapshot_blocks: int = 32  # blocks between two snapshots of a sequence's state
+    max_source_len: int = 0  # most positions of an encoder that cross attention reads; 0: there is none
+    num_source_blocks: int = 0  # blocks for them, behind the `num_blocks`
 
     def blocks_of(self, num_tokens: int) -> int:
         """Return the most blocks that one sequence of `num_tokens` tokens holds at once."""

@@ -39,6 +39,10 @@ class EncodePricer:
         costs = self._cost(1, self._buckets[-1]), self._cost(self._max_texts, self._buckets[-1])
         return tuple(dict.fromkeys(reason for cost in costs for reason in reasons_of(cost)))
 
+    def run(self, length: int) -> GraphRun:
+        """Return the run of one text alone."""
+        return self._shares(smallest(self._buckets, length), [length])[0]
+
     def charge(self, plan: StepPlan) -> StepCharge:
         """Return a run for each text: its share of the graph that it runs in."""
         lengths = [len(seq.token_ids) for seq in plan.prefill]

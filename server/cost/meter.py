@@ -23,10 +23,10 @@ class Meter:
         return len(self._device_ns)
 
     def add(self, plan: StepPlan, charge: StepCharge) -> None:
-        """Charge every sequence of `plan` its share of the step."""
-        used = self._device_ns
-        for seq, share_ns in zip(plan.seqs, charge.shares_ns, strict=True):
-            used[seq.request_id] = used.get(seq.request_id, 0) + share_ns
+        """Charge every request of `plan` its share of the step."""
+        used, ids = self._device_ns, (*plan.prefill_ids, *(seq.request_id for seq in plan.decode))
+        for request_id, share_ns in zip(ids, charge.shares_ns, strict=True):
+            used[request_id] = used.get(request_id, 0) + share_ns
         self._extrapolated |= charge.extrapolated_ids(plan)
 
     def read(self, events: Iterable[TokenEvent]) -> list[Charge]:

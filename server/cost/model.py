@@ -13,7 +13,7 @@ from ..device.instances import Instance
 from ..models.spec import ModelSpec
 from .calibration import Calibration, default_calibration
 from .evidence import Band, Phase, Point
-from .shape import matrix_billions, unfitted
+from .shape import matrix_billions, source_weights, unfitted
 from .terms import TERMS, Component
 from .work import Runtime, StepWork, Work
 
@@ -79,6 +79,14 @@ class CostModel:
         runtime = replace(work.runtime, tokens_per_slot=1 + drafts.num_speculative_tokens)
         return CostModel.of(work.model, self.instance, work.core.tp, runtime, self.calibration)
 
+    @classmethod
+    def of_source(cls, model: ModelSpec, instance: Instance, tp: int, runtime: Runtime) -> CostModel:
+        """Return the cost model of the passes of a decoder's encoder, which end with the decoder's keys and values."""
+        assert model.source is not None
+        found = cls.of(model.source, instance, tp, runtime)
+        found.step_work.source_weights = source_weights(model, tp)
+        return found
+
     def decode(self, batch: int, bucket: int) -> StepCost:
         """Return the cost of one token for each slot of a graph compiled for `batch` slots and `bucket` positions.
 
@@ -114,11 +122,12 @@ class CostModel:
         """Return the cost of one pass of an encoder over `texts` texts, each padded to `bucket` tokens.
 
         The host gets a vector of each token, as Neuron's software returns them, or with `is_labelled` two scores of
-        each text.
+        each text; nothing where a decoder reads the result.
         """
         if not (texts >= 1 and bucket >= 1):
             raise ValueError(f"cannot encode {texts} texts in a bucket of {bucket}")
         values = LABELS if is_labelled else bucket * self.step_work.model.hidden_size
+        values = 0 if self.step_work.source_weights else values
         work = self.step_work.encode(bucket, texts, texts * values)
         return self._price(work, texts * bucket, self.point("encode", texts, bucket))
 

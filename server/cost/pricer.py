@@ -7,6 +7,7 @@ engine and the simulator both use this file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -36,7 +37,7 @@ class GraphRun(NamedTuple):
 class StepCharge(NamedTuple):
     """Device time of one step plan."""
 
-    prefills: tuple[GraphRun, ...]  # of plan.prefill, in the order in which they run
+    prefills: tuple[GraphRun, ...]  # of plan.prefill_ids, in the order in which they run
     decode: GraphRun | None  # of all of plan.decode together, after the prefills
 
     @property
@@ -58,7 +59,7 @@ class StepCharge(NamedTuple):
 
     @property
     def shares_ns(self) -> tuple[int, ...]:
-        """Nanoseconds of each of plan.seqs; their sum is `ns`.
+        """Nanoseconds of each of plan.prefill_ids and plan.decode; their sum is `ns`.
 
         A prompt is charged its own graph. A decode is split evenly, padding included, because the graph does the same
         work for every slot at any context; the first sequences take the remaining nanoseconds.
@@ -70,9 +71,9 @@ class StepCharge(NamedTuple):
         return prefills + (each + 1,) * rest + (each,) * (self.decode.num_tokens - rest)
 
     def extrapolated_ids(self, plan: StepPlan) -> frozenset[str]:
-        """Return the ids of this `plan`'s sequences whose share no measurement supports."""
-        prompts = zip(plan.prefill, self.prefills, strict=True)
-        ids = [seq.request_id for seq, run in prompts if run.cost.is_extrapolated]
+        """Return the ids of this `plan`'s requests whose share no measurement supports."""
+        prompts = zip(plan.prefill_ids, self.prefills, strict=True)
+        ids = [request_id for request_id, run in prompts if run.cost.is_extrapolated]
         if self.decode is not None and self.decode.cost.is_extrapolated:
             ids += [seq.request_id for seq in plan.decode]
         return frozenset(ids)
@@ -151,8 +152,14 @@ class StepPricer:
         self._prefills: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
         self._decodes: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
         self.extrapolated: dict[str, None] = {}
+        self.encode: Callable[[int], GraphRun] | None = None  # pass of an encoder beside the model, by its positions
 
     def charge(self, plan: StepPlan) -> StepCharge:
+        if plan.encodings:
+            assert self.encode is not None
+            passes = tuple(self.encode(each.item.num_tokens) for each in plan.encodings)
+            self.extrapolated |= {reason: None for run in passes for reason in reasons_of(run.cost)}
+            return StepCharge(passes, None)
         prefills = tuple(
             self._prefill_run(seq.start, len(seq.token_ids), bool(seq.prompt_targets)) for seq in plan.prefill
         )

@@ -14,7 +14,7 @@ from ..models.decoder import decoder_graph
 from ..models.graph import flat_ops
 from ..models.layer import AttentionSpec
 from ..models.linear import AxisName, Linear
-from ..models.ops import Experts, Network
+from ..models.ops import CrossAttention, Experts, Network
 from ..models.spec import ModelSpec
 from ..models.state_layer import GatedDeltaNetSpec, ShortConvSpec
 from ..placement.core_share import CoreShare
@@ -62,7 +62,7 @@ def unfitted(model: ModelSpec) -> str:
 def matrix_params(model: ModelSpec) -> int:
     """Return the weights of the model's matrices. An output layer counts even if tied; routers are left out."""
     graph = decoder_graph(model)
-    counted = ((op, count) for op, count in graph.counted() if isinstance(op, Linear))
+    counted = ((op, count) for op, count in graph.counted(is_computed=True) if isinstance(op, Linear))
     routed = sum(linear.num_weights * count for linear, count in counted if not _joins(linear, "experts"))
     return routed + graph.embed.table.outputs.size * graph.embed.hidden.size
 
@@ -137,6 +137,13 @@ def state_flops(model: ModelSpec, tp: int, chunk: int = 0) -> int:
     return flops * state_layers(model)
 
 
+@lru_cache(maxsize=256)
+def source_weights(model: ModelSpec, tp: int) -> int:
+    """Return one core's weights that make keys and values of all layers of an encoder's states; 0 without one."""
+    share, ops = CoreShare.of(model, tp), decoder_graph(model).counted()
+    return sum(_core_weights(op.keys_values, share) * count for op, count in ops if isinstance(op, CrossAttention))
+
+
 @dataclass(frozen=True, slots=True)
 class ExpertLayers:
     """Equal layers, each with `count` feed-forward networks, of which a token uses `per_token`."""
@@ -190,7 +197,7 @@ class CoreShape:
                 attention += layers * _core_weights(op, share)
         return cls(
             tp=tp,
-            attention_weights=attention,
+            attention_weights=attention - source_weights(model, tp),  # a pass of the encoder computes with these
             ffn_weights=ffn,
             experts=tuple(
                 ExpertLayers(layers, weights, layers * count * tiled, count, chosen)

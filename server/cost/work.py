@@ -72,6 +72,8 @@ class StepWork:
         wide_bytes = STORED_BYTES["int8-groups"] if self.weight_bytes < 1 else self.weight_bytes
         self.wider_output = self.core.head_weights * (wide_bytes - self.weight_bytes)
         self.lora_weights = core_lora_weights(model, tp, runtime.lora_rank)
+        self.source_len = 0 if model.source is None else model.source.max_position  # read by cross attention
+        self.source_weights = 0  # of the decoder, that make its keys and values of this encoder's states
         self.flop_s = chip.cores_per_chip / ((chip.tflops["bfloat16"] or 0) * 1e12)
         self.byte_s = chip.cores_per_chip / (chip.bandwidth_gb_s * GB)
         self.link_byte_s = 1 / (link.gib_s_per_chip * GIB) if link else 0.0
@@ -124,7 +126,7 @@ class StepWork:
         is_gathered = self.runtime.is_continuous and batch > 1
         work = {
             "weights": self._stored_bytes(weights, batch) * self.byte_s,
-            "kv": batch * (self.kv_bytes(bucket) + self.states_moved) * self.byte_s,
+            "kv": batch * (self.kv_bytes(bucket) + self.kv_bytes(self.source_len) + self.states_moved) * self.byte_s,
             "layer_launch": float(model.num_layers),
             "collectives": float(model.num_layers) if self.core.tp > 1 else 0.0,
             "ring_collectives": float(model.num_layers) if self.has_ring else 0.0,
@@ -144,11 +146,11 @@ class StepWork:
         model, tokens = self.model, prompts * bucket
         sampled = tokens if has_all_logits else prompts
         weights = self.weights_read(tokens)
-        pairs = prompts * float(bucket) * (bucket + behind)
+        pairs = prompts * float(bucket) * (bucket + behind + self.source_len)
         activation = self._token_layers(tokens)
         return {
             "prefill_weights": self._stored_bytes(weights, prompts) * self.byte_s,
-            "kv": prompts * (self.kv_bytes(behind) + self.states_moved) * self.byte_s,
+            "kv": prompts * (self.kv_bytes(behind) + self.kv_bytes(self.source_len) + self.states_moved) * self.byte_s,
             "dequant": self._widened(weights),
             "prefill_matmul": self.dense_flops(tokens, sampled) * self.flop_s,
             "activation": activation,
@@ -167,8 +169,9 @@ class StepWork:
         measured on one core alone.
         """
         model, tokens = self.model, texts * bucket
-        weights = self.weights_read(tokens) - self.core.head_weights
+        weights = self.weights_read(tokens) - self.core.head_weights + self.source_weights
         flops = self.matmul_flops(tokens, 0) + self.attention_flops(texts * float(bucket) * bucket)
+        flops += 2.0 * tokens * self.source_weights
         return {
             "encode_matmul": flops * self.flop_s,
             "encode_layer": float(model.num_layers),

@@ -44,6 +44,13 @@ def lanes_work_bytes(rows: int, head_pad: int) -> int:
     return FLOAT32_BYTES * CHUNK * (lines + 2) + max(FLOAT32_BYTES * CHUNK * head_pad, queries)
 
 
+# Scratch of encoders' attention: scores of four rows, of four rows with distances, of a run's distances with its keys.
+DISTANCE_COLUMNS = CHUNK + 16  # distances of four queries that follow one another to the keys of a run
+DISTANCE_SCORES = 4 * CHUNK * FLOAT32_BYTES
+DISTANCE_ROWS = DISTANCE_SCORES + 4 * DISTANCE_COLUMNS * FLOAT32_BYTES
+TEXT_WORK_BYTES = DISTANCE_ROWS + (ATTENTION_ROWS + CHUNK) * CHUNK * FLOAT32_BYTES
+
+
 def tile_work_bytes(rows: int, head_dim: int) -> int:
     """Bytes of the tile kernel's scratch for `rows` rows: scores, weights, queries, a chunk of K and V in bfloat16."""
     operands = BFLOAT16_BYTES * head_dim * (round_up(rows, 32) + 2 * CHUNK)

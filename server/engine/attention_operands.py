@@ -82,10 +82,10 @@ class HeadOperands:
     def _bias(self, core: int) -> dict[str, int]:
         """Fields that describe the bias of scores by distance."""
         found = self._at.distances
-        address, stride, middle = (
-            (0, 0, 0) if found is None else (found.shards[core].address, found.stride, found.middle)
-        )
-        return {"bias": address, "bias_stride": stride, "bias_middle": middle}
+        if found is None:
+            return {"bias": 0, "bias_stride": 0, "bias_middle": 0}
+        address = found.shards[core].address if found.shards else 0
+        return {"bias": address, "bias_stride": found.stride, "bias_middle": found.middle}
 
     def gate(self, core: int, i: int) -> GatedNormOperands:
         """Operands that multiply the output of layer `i` by the sigmoid of the gate behind queries, keys and values."""
@@ -113,8 +113,8 @@ class HeadOperands:
 
     def both_sides(self, core: int, i: int, op: Attention) -> BothSidesOperands:
         """Operands of attention over whole texts, for the heads of `core` in layer `i`."""
-        sizes, buffers, mixer = self._buffers.sizes, self._buffers, self._mixer(i)
-        widths = AttentionWidths.of(mixer, self._shard)
+        sizes, buffers, mixer, found = self._buffers.sizes, self._buffers, self._mixer(i), self._at.distances
+        widths, rows = AttentionWidths.of(mixer, self._shard), found.rows[i] if found and found.rows else ()
         return BothSidesOperands(
             qkv=buffers.qkv[core].address,
             ldc=widths.qkv,
@@ -131,6 +131,8 @@ class HeadOperands:
             tile_tokens=sizes.attention.tile_tokens,
             state_rows=sizes.attention.state_rows,
             **self._bias(core),
+            distance_keys=rows[0][core].address if rows else 0,
+            distance_queries=rows[1][core].address if rows else 0,
         )
 
     def attention(self, core: int, i: int, op: Attention) -> AttentionOperands:

@@ -73,19 +73,19 @@ class KVPool:
         """Group of layer `layer`, whose block tables locate its keys and values."""
         return self.place(layer).group
 
-    def give_back(self, blocks: Sequence[int], num_blocks: int) -> int:
-        """Return the pages of the free `blocks` to the host, and their bytes; the pool has `num_blocks`."""
+    def give_back(self, blocks: Sequence[int]) -> int:
+        """Return the pages of the free `blocks` to the host, and their bytes."""
         ordered = np.sort(np.asarray(blocks, np.int64))
-        ends = np.flatnonzero(np.diff(ordered, append=num_blocks + 1) != 1)
+        ends = np.flatnonzero(np.diff(ordered, append=self.num_blocks + 1) != 1)
         begins = np.concatenate(([0], ends[:-1] + 1))
         runs = [(int(ordered[i]), int(ordered[j]) + 1) for i, j in zip(begins, ends, strict=True)] if blocks else []
-        tensors = [shard.bytes.reshape(-1, num_blocks, self.tensor_bytes // num_blocks) for shard in self.shards]
+        tensors = [shard.bytes.reshape(-1, self.num_blocks, self.block_stride) for shard in self.shards]
         return sum(give_back(tensor[first:end].ravel()) for each in tensors for tensor in each for first, end in runs)
 
-    def copy(self, source: int, target: int, count: int, num_blocks: int) -> None:
-        """Copy `count` blocks from `source` on to `target` on; the pool has `num_blocks`."""
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Copy `count` blocks from `source` on to `target` on."""
         for shard in self.shards:
-            for tensor in shard.bytes.reshape(-1, num_blocks, self.tensor_bytes // num_blocks):
+            for tensor in shard.bytes.reshape(-1, self.num_blocks, self.block_stride):
                 tensor[target : target + count] = tensor[source : source + count]
 
     @classmethod
@@ -122,9 +122,9 @@ def most_kept(config: EngineConfig, num_params: int, block_bytes: int) -> int:
 class PoolBlocks:
     """Contents of a pool's blocks. Implements neuronserve.server.engine.kept_blocks.BlockBytes."""
 
-    def __init__(self, pool: KVPool, num_blocks: int) -> None:
-        size = pool.tensor_bytes // num_blocks
-        self._tensors = [shard.bytes.reshape(-1, num_blocks, size) for shard in pool.shards]
+    def __init__(self, pool: KVPool) -> None:
+        size = pool.block_stride
+        self._tensors = [shard.bytes.reshape(-1, pool.num_blocks, size) for shard in pool.shards]
         self._room = np.empty((sum(map(len, self._tensors)), size), np.uint8)
         self.num_bytes = self._room.size
 

@@ -184,4 +184,4 @@ class Restorer:
         if not request.generated_token_ids:
             return 0
         known = (*request.prompt_token_ids, *request.generated_token_ids)
-        return self._cache.restore(self._cache.open(request.cache_salt, request.lora, request.pictures), known)
+        return self._cache.restore(self._cache.open(request.cache_salt, request.lora, request.media), known)

@@ -143,7 +143,7 @@ class _Lowering:
                 ):
                     self._leaves = self._mixers.add(i, waiting, op)
                 case DistanceBuckets():
-                    pass  # attention reads the table that Placement.distances holds
+                    pass  # attention reads the tables that Placement.distances holds
                 case Gated() | Activate():
                     self._activated(label, waiting, op)
                 case Experts():

@@ -44,11 +44,15 @@ PanelAddresses = Sequence[tuple[int, int]]  # of panels (or rows) and of row sca
 
 @dataclass(frozen=True, slots=True)
 class DistanceBias:
-    """Terms that the distance of two tokens adds to their score: float32 [heads, stride] of each core's heads."""
+    """Terms that the distance of two tokens adds to their score: float32 [heads, stride] of each core's heads.
+
+    `rows` has for each layer the keys and queries of distances, on each core, as in BothSidesOperands.
+    """
 
     shards: tuple[Buffer, ...]
     stride: int
     middle: int  # column of distance 0
+    rows: tuple[tuple[tuple[Buffer, ...], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ class Operands:
     def norm(self, op: Norm | LayerNorm | None, branch: Branch) -> NormOperands:
         """Operands that add `branch` to the residual stream and norm the result, or pack it as it is."""
         buffers, is_length = self._buffers, isinstance(op, Norm) and op.is_length
+        size = self._spec.hidden_size if op is None or op.weight is None else op.weight.size
         return NormOperands(
             hidden=buffers.hidden.address,
             partials=buffers.partials.address,
@@ -142,7 +147,7 @@ class Operands:
             scratch=buffers.worker_scratch.address,
             scratch_stride=buffers.sizes.worker_scratch,
             width=buffers.widths.hidden,
-            size=1 if is_length else self._spec.hidden_size,
+            size=1 if is_length else size,
             eps=float_bits(self._spec.stack.norm.eps * (self._spec.hidden_size if is_length else 1)),
             rows_field=STEP.num_tokens,
             index_field=0,
@@ -172,7 +177,7 @@ class Operands:
             table=self._at.weights.tables[op.table.weight].address,
             hidden=self._buffers.hidden.address,
             width=self._buffers.widths.hidden,
-            index_field=STEP.positions if op.by == "positions" else STEP.token_types,
+            index_field={"positions": STEP.positions, "token_types": STEP.token_types, "tasks": 0}[op.by],
             first=op.first,
         )
 

@@ -32,7 +32,7 @@ from ..link.messages import (
     Shutdown,
     Tokens,
 )
-from ..scheduler.pictures import PictureLimits, PictureScheduler
+from ..scheduler.encodings import EncodingLimits, EncodingScheduler
 from ..scheduler.pooling import PoolingScheduler
 from ..scheduler.shared import SharedScheduler
 from ..scheduler.speculative import scheduler_of
@@ -60,7 +60,7 @@ class ServedEngine:
     pricer: Pricer
     cache: CacheConfig | None = None  # None: it generates nothing
     pooling: PoolingLimits | None = None  # None: it encodes nothing
-    pictures: PictureLimits | None = None  # None: it reads texts alone
+    encodings: EncodingLimits | None = None  # None: no request waits for an encoder
     grammars: Grammars | None = None
     adapters: Adapters | None = None
     give_back: Callable[[Sequence[int]], int] | None = None  # returns the pages of free blocks to the host
@@ -121,7 +121,8 @@ class _Engine:
         generation = scheduler_of(loaded.scheduler, cache)
         self.read_blocks = lambda: block_map(cache.pool, generation.tables)
         texts = generation if pooling is None else SharedScheduler(generation, pooling)
-        self.scheduler = texts if loaded.pictures is None else PictureScheduler(texts, loaded.pictures)
+        policy = loaded.scheduler.policy
+        self.scheduler = texts if loaded.encodings is None else EncodingScheduler(texts, loaded.encodings, policy)
 
     def inbox(self, link: _Link, traced: Traced, request_s: float, clock: Clock) -> Inbox:
         """The table of handlers, and what holds and observes requests; a paced engine holds them `request_s`."""

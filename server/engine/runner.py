@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,7 @@ from ..kernels.workers import WorkerPool
 from ..kv_cache.blocks import NULL_BLOCK
 from ..kv_cache.manager import KVCacheManager
 from ..kv_cache.state_slots import placed
-from ..types import MediaItem, Request, SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
-from .cross.encoder import SourceEncoder
-from .cross.queries import is_encoded
+from ..types import Encoding, MediaItem, Request, SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 from .logits import prompt_logprobs, prompt_rows
 from .loop import Pending
 from .sampler import Sampler
@@ -50,6 +49,18 @@ class Programs:
         return self.plain if self.adapted is None or not num_groups else self.adapted
 
 
+class Encoder(Protocol):
+    """Computes encodings (scheduler/encodings.py)."""
+
+    def refusal(self, request: Request) -> str | None:
+        """Return why the media of a request cannot be encoded; None when they can."""
+        ...
+
+    def encode(self, encodings: Sequence[Encoding]) -> None:
+        """Compute the encodings of one step, and leave their results in their blocks."""
+        ...
+
+
 class ModelRunner:
     """Runs one model on one group of cores. Not thread-safe: one engine loop owns it."""
 
@@ -58,7 +69,7 @@ class ModelRunner:
     ) -> None:
         self._pool, self._programs, self._inputs, self._sampler = pool, programs, inputs, sampler
         self._cache = cache
-        self.encoder: SourceEncoder | None = None  # whose pass comes before a new sequence's first tokens
+        self.encoder: Encoder | None = None  # None: nothing waits for encodings
         self._is_timed = False
         self.num_threads_alone = pool.num_threads  # host threads that run a step of one token
         self.sampling_s = 0.0  # host time spent choosing tokens since the runner was made
@@ -80,9 +91,12 @@ class ModelRunner:
         return lambda: result
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Compute every token of the plan, and sample for the sequences that need it."""
-        if self.encoder is not None:
-            self.encoder.run([seq for seq in plan.prefill if is_encoded(seq)])
+        """Compute the encodings of the plan, or every token, and sample for the sequences that need it."""
+        if plan.encodings:
+            assert self.encoder is not None
+            begin, self.timed = time.perf_counter(), None
+            self.encoder.encode(plan.encodings)
+            return StepResult(plan.step_id, {}, time.perf_counter() - begin)
         is_alone = len(plan.seqs) == 1 and len(plan.seqs[0].token_ids) == 1
         with self._pool.only(self.num_threads_alone if is_alone else self._pool.num_threads):
             return self._execute(plan)
@@ -129,27 +143,25 @@ class ModelRunner:
         token_ids: Sequence[int],
         lora: str = "",
         media: tuple[MediaItem, ...] = (),
-        source: Request | None = None,
+        encoded: Sequence[int] = (),
     ) -> npt.NDArray[np.float32]:
         """Return the logits [T, vocab] of one sequence at every position, prefilled in chunks through the paged cache.
 
-        `lora` is the digest of a loaded adapter, "" for none; pictures of `media` are encoded already; `source` has
-        what an encoder reads. Overwrites blocks of the cache, so the engine must not serve. Raises StepTooLarge when
-        the cache cannot hold the sequence.
+        `lora` is the digest of a loaded adapter, "" for none; `encoded` are the blocks with encodings of `media`.
+        Overwrites blocks of the cache, so the engine must not serve. Raises StepTooLarge when the cache cannot hold the
+        sequence.
         """
         cache = KVCacheManager(replace(self._cache, enable_prefix_caching=False))
-        blocks = cache.open("", num_source_tokens=0 if source is None else source.num_source_tokens)
+        blocks = cache.open("")
         rows, vocab = self._sampler.num_rows, self._sampler.vocab_size
         out = np.empty((len(token_ids), vocab), np.float32)
         for start in range(0, len(token_ids), rows):
             chunk = tuple(token_ids[start : start + rows])
             cache.drop(blocks, start)
             cache.allocate(blocks, start + len(chunk))  # without blocks the inputs refuse the chunk
-            known = token_ids, len(token_ids), lora, None, media, source
+            known = token_ids, len(token_ids), lora, None, media, encoded
             state = placed(cache.states, blocks.state, (start, start + len(chunk)), len(token_ids))
             seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, *known, state)
-            if self.encoder is not None and is_encoded(seq):
-                self.encoder.run([seq])
             program = self._programs.of(self._inputs.fill([seq]))
             self._inputs.sample(range(len(chunk)))
             self._pool.run(program, self._inputs.address)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from ..checkpoint.manifest import is_artifact
@@ -26,6 +25,7 @@ from ..models.tensors import num_params
 from ..placement.fit import require_type
 from ..placement.matrices import main_format
 from .buffers import PoolBlocks
+from .cross.encodings import read_sources
 from .encode.loading import LoadedEncoder, load_encoder
 from .encode.runner import PoolingRunner, SharedRunner
 from .load.cores import group_cores
@@ -33,7 +33,7 @@ from .load.inventory import core_memory, engine_facts, host_bytes, memory_notes
 from .load.loading import load_engine
 from .load.weights import OnProgress
 from .process import ServedEngine
-from .vision.pictures import PictureRunner, read_pictures
+from .vision.pictures import read_pictures
 
 
 def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
@@ -44,17 +44,17 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
     beside, pictures = loaded.beside, read_pictures(config, loaded, on_progress)
     runner = loaded.runner if beside is None else SharedRunner(loaded.runner, beside.runner)
     return ServedEngine(
-        runner=runner if pictures is None else PictureRunner(runner, pictures),
+        runner=runner,
         scheduler=loaded.scheduler,
         info=replace(loaded.info, reads_pictures=pictures is not None),
-        pricer=loaded.pricer if pictures is None else pictures.pricer,
-        pictures=None if pictures is None else pictures.limits,
+        pricer=loaded.pricer,
+        encodings=read_sources(config, loaded) if pictures is None else pictures,
         pooling=None if beside is None else beside.limits,
         cache=loaded.cache,
         grammars=loaded.grammars,
         adapters=loaded.adapters,
-        give_back=partial(loaded.placement.kv.give_back, num_blocks=loaded.cache.num_blocks),
-        blocks=PoolBlocks(loaded.placement.kv, loaded.cache.num_blocks),
+        give_back=loaded.placement.kv.give_back,
+        blocks=PoolBlocks(loaded.placement.kv),
     )
 
 

@@ -54,8 +54,9 @@ class StepInputs:
         self._adapters = AdapterRows(num_tokens, num_seqs, {} if slots is None else slots)
         self.lora_rows, self.lora_groups = self._adapters.rows, self._adapters.groups
         self._max_model_len, self._block_size, self._work = max_model_len, cache.block_size, work
-        self._groups, num_groups = tuple(enumerate(cache.groups)), len(cache.groups)
-        table_width = -(-max(max_model_len, *(span.source for span in cache.groups)) // cache.block_size)
+        self._groups, self._has_source = tuple(enumerate(cache.groups)), cache.max_source_len > 0
+        num_groups = len(cache.groups) + self._has_source  # the last one is cross attention's
+        table_width = -(-max(max_model_len, cache.max_source_len) // cache.block_size)
         num_tiles, counters = work.most_entries(num_tokens, num_seqs), max(work.num_workers, MOST_ROW_SHARES)
         self.token_ids: Int32 = np.zeros(num_tokens, np.int32)
         self.positions: Int32 = np.zeros(num_tokens, np.int32)
@@ -70,14 +71,14 @@ class StepInputs:
         self.state_write: Int32 = np.zeros(num_tokens, np.int32)
         self.query_start: Int32 = np.zeros(num_seqs + 1, np.int32)
         self.block_tables: Int32 = np.zeros((num_groups, num_seqs, table_width), np.int32)
-        self._placed: list[list[tuple[Sequence[int], int]]] = [[((), 0)] * num_seqs for _ in cache.groups]
+        self._placed: list[list[tuple[Sequence[int], int]]] = [[((), 0)] * num_seqs for _ in range(num_groups)]
         self.tile_seq: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_row: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_split: Int32 = np.zeros((num_tiles, 3), np.int32)
         self._entries: list[AttentionEntry] = []  # that the three arrays above hold
         self._counters: npt.NDArray[np.int64] = np.zeros(counters * COUNTER_BYTES // WORD, np.int64)
         self.alone = self.positions[:0]  # positions, if each row is the one token of a sequence and sampled; else empty
-        self._queries = CrossQueries(num_tokens if any(span.source for span in cache.groups) else 0)
+        self._queries = CrossQueries(num_tokens if self._has_source else 0)
         own = self._addresses()
         self._record: npt.NDArray[np.int64] = np.array([own, self._queries.record(own)], np.int64).ravel()
         self.address = int(self._record.ctypes.data)  # of the step record
@@ -142,6 +143,9 @@ class StepInputs:
             self.state_write[:row] = after
         for group, span in self._groups:
             self._place_tables(group, span, seqs)
+        if self._has_source:
+            for b, seq in enumerate(seqs):
+                self._place_table(len(self._groups), b, seq.encoded, None)
         self._place_entries(self._work.divide(seqs))
         self._queries.fill(seqs)
         are_alone = row == len(seqs) == len(samples) == len(self._entries)
@@ -180,8 +184,10 @@ class StepInputs:
             num_samples += 1 + seq.num_drafts
             if end > self._max_model_len:
                 raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"max_model_len {self._max_model_len}")
-            for (_, span), table in zip(self._groups, seq.block_tables, strict=True):
-                needed = num_source_tokens(seq) if span.source else end
+            needs = [(table, end) for _, table in zip(self._groups, seq.block_tables, strict=True)]
+            if self._has_source:
+                needs.append((seq.encoded, num_source_tokens(seq)))
+            for table, needed in needs:
                 if needed > (held := len(table) * self._block_size):
                     raise StepTooLarge(seq.request_id, f"a context of {needed} tokens", f"{held} in its block table")
             if num_tokens > len(self.token_ids):
@@ -195,8 +201,6 @@ class StepInputs:
         for b, seq in enumerate(seqs):
             table, start, count = seq.block_tables[group], seq.start, len(seq.token_ids)
             self._place_table(group, b, table, span.num_behind(start) if span.window else None)
-            if span.source:
-                continue
             if count == 1:
                 slots[row] = table[start // size] * size + start % size
             else:

@@ -26,7 +26,7 @@ class WatchedRunner:
 
     def submit(self, plan: StepPlan) -> Pending:
         begin = self._clock.now()
-        num_prompt_tokens = sum(len(seq.token_ids) for seq in plan.prefill)
+        num_prompt_tokens = plan.num_encoder_tokens + sum(len(seq.token_ids) for seq in plan.prefill)
         self._heartbeat.expect(begin + self._limit.seconds(num_prompt_tokens))
         pending = self._runner.submit(plan)
 

@@ -247,6 +247,8 @@ class BothSidesOperands(NamedTuple):
     bias: int  # float32 [heads, bias_stride]: added to scores by the key's position minus the query's; 0 = none
     bias_stride: int
     bias_middle: int  # column of distance 0
+    distance_keys: int = 0  # float32 [heads, head_dim, bias_stride]: products with the query are added; 0 = none
+    distance_queries: int = 0  # float32 [heads, bias_stride, head_dim]: products with the key
 
 
 class PackOperands(NamedTuple):

@@ -75,7 +75,7 @@ def _held(blocks: SequenceBlocks) -> list[list[int]]:
 
 
 def _num_covered(blocks: SequenceBlocks) -> int:
-    return blocks.num_blocks if blocks.num_source_blocks else min(map(len, blocks.tables))
+    return min(map(len, blocks.tables))
 
 
 def _holds_dropped(blocks: SequenceBlocks) -> bool:
@@ -87,12 +87,8 @@ def _is_held_once(tables: list[list[int]]) -> bool:
 
 
 def _is_covered(cache: KVCacheManager, blocks: SequenceBlocks) -> bool:
-    each = zip(blocks.tables, blocks.num_dropped, cache.widths, cache.grows, strict=True)
-    source = blocks.num_source_blocks if blocks.num_blocks else 0
-    return all(
-        len(table) == (min(blocks.num_blocks, dropped + width) if grows else source)
-        for table, dropped, width, grows in each
-    )
+    each = zip(blocks.tables, blocks.num_dropped, cache.widths, strict=True)
+    return all(len(table) == min(blocks.num_blocks, dropped + width) for table, dropped, width in each)
 
 
 def _digests(pool: BlockPool) -> dict[int, bytes]:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 
+from ..types import MediaItem
+
 
 def root_digest(cache_salt: str, lora: str = "") -> bytes:
     """Return the parent digest of a first block: requests share blocks only under the same salt and adapter.
@@ -31,16 +33,14 @@ class HashChain:
     """The digests of a sequence's full blocks, each computed once as the sequence grows.
 
     A digest is the sha256 of the one before it, the block's tokens as little-endian int32, and offsets and digests
-    of pictures that begin in the block: their tokens are all the same.
+    of what encoders read that begins in the block: the tokens in place of all pictures are the same.
     """
 
-    __slots__ = ("_block_size", "_pack", "_pictures", "_root", "digests")
+    __slots__ = ("_block_size", "_media", "_pack", "_root", "digests")
 
-    def __init__(
-        self, block_size: int, cache_salt: str, lora: str = "", pictures: Sequence[tuple[int, bytes]] = ()
-    ) -> None:
-        """`pictures`: the position of each picture's first token, and the digest of its content."""
-        self._block_size, self._pictures = block_size, pictures
+    def __init__(self, block_size: int, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = ()) -> None:
+        self._block_size = block_size
+        self._media = tuple((item.offset, item.digest) for item in media)
         self._pack = _block_layout(block_size).pack
         self._root = root_digest(cache_salt, lora)
         self.digests: list[bytes] = []
@@ -51,8 +51,8 @@ class HashChain:
         parent = digests[-1] if digests else self._root
         for begin in range(len(digests) * size, num_blocks * size, size):
             shown = b""
-            if self._pictures:
-                here = [(at - begin, picture) for at, picture in self._pictures if begin <= at < begin + size]
-                shown = b"".join(at.to_bytes(4, "little") + picture for at, picture in here)
+            if self._media:
+                here = [(at - begin, digest) for at, digest in self._media if begin <= at < begin + size]
+                shown = b"".join(at.to_bytes(4, "little") + digest for at, digest in here)
             parent = sha256(parent + pack(*token_ids[begin : begin + size]) + shown).digest()
             digests.append(parent)

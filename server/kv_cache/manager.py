@@ -5,8 +5,7 @@ Owns the pool and the counters of prefix hits. The scheduler decides which seque
 Layers that look back equally far are a group (config.CacheConfig), and a sequence has a table for each group. All
 tables take their blocks from one pool, since blocks of all groups have the same size; a cached block is found only
 under its group. In a group with a window, a table gives back the blocks that no later token looks at. The null block
-takes their place at the beginning of the table, and a prefix is found by the blocks that its next token sees. The table
-of cross attention covers the encoder's positions: it is whole from the start and never grows.
+takes their place at the beginning of the table, and a prefix is found by the blocks that its next token sees.
 
 While a prompt is computed, such a table covers the window and one chunk, and takes a block for each that it gives back.
 It must always get one. If it gives back a block that another sequence still holds, the pool does not grow: so a free
@@ -18,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..config import CacheConfig
+from ..types import MediaItem
 from .blocks import NULL_BLOCK, BlockPool
 from .copies import Copies
 from .hashing import HashChain
@@ -41,9 +41,6 @@ class KVCacheManager:
         self.widths = tuple(span.most_blocks(most, size, config.max_chunk) for span in config.groups)  # in blocks
         # Appended to a digest, so that a block is found only in its own group.
         self._tags = tuple(bytes([g]) if g else b"" for g in range(len(config.groups)))
-        self.grows = tuple(
-            not span.source for span in config.groups
-        )  # tables of cross attention are whole from the start
         self.num_reserved = 0  # free blocks, for tables that share a block which they will give back
 
     @property
@@ -65,16 +62,9 @@ class KVCacheManager:
         """Share of the usable blocks that are held, 0 to 1."""
         return 1 - self.pool.num_free / (self.pool.num_blocks - 1)
 
-    def open(
-        self, cache_salt: str, lora: str = "", pictures: Sequence[tuple[int, bytes]] = (), num_source_tokens: int = 0
-    ) -> SequenceBlocks:
-        """Return empty tables for a new sequence; they cost nothing until blocks are allocated.
-
-        The table of cross attention will cover `num_source_tokens` positions of the encoder.
-        """
-        num_source_blocks = -(-num_source_tokens // self._block_size)
-        chain = HashChain(self._block_size, cache_salt, lora, pictures)
-        return SequenceBlocks(chain, self.num_groups, num_source_blocks)
+    def open(self, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = ()) -> SequenceBlocks:
+        """Return empty tables for a new sequence; they cost nothing until blocks are allocated. See HashChain."""
+        return SequenceBlocks(HashChain(self._block_size, cache_salt, lora, media), self.num_groups)
 
     def lookup(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> Prefix:
         """Return the cached blocks of the longest known prefix of `token_ids`; changes nothing.
@@ -164,12 +154,9 @@ class KVCacheManager:
             return True
         position = prefix.num_blocks * self._block_size
         dropped = [self._num_behind(g, position) for g in range(self.num_groups)] if position else blocks.num_dropped
-        ends = [
-            min(num_blocks, first + most) if grows else blocks.num_source_blocks
-            for first, most, grows in zip(dropped, self.widths, self.grows, strict=True)
-        ]
+        ends = [min(num_blocks, first + most) for first, most in zip(dropped, self.widths, strict=True)]
         num_new = sum(ends) - sum(map(len, prefix.tables or blocks.tables))
-        if num_new + self._num_taken_by(prefix) + num_growing * sum(self.grows) > self.num_free_blocks:
+        if num_new + self._num_taken_by(prefix) + num_growing * self.num_groups > self.num_free_blocks:
             return False
         if not blocks.num_blocks and not self._begin_state(blocks, prefix):
             return False

@@ -16,10 +16,10 @@ class SequenceBlocks:
     emptied, because a plan may still refer to them.
     """
 
-    __slots__ = ("chain", "num_blocks", "num_dropped", "num_named", "num_source_blocks", "state", "tables")
+    __slots__ = ("chain", "num_blocks", "num_dropped", "num_named", "state", "tables")
 
-    def __init__(self, chain: HashChain, num_groups: int, num_source_blocks: int = 0) -> None:
-        self.chain, self.num_source_blocks = chain, num_source_blocks
+    def __init__(self, chain: HashChain, num_groups: int) -> None:
+        self.chain = chain
         self.clear(num_groups)
 
     def clear(self, num_groups: int) -> None:

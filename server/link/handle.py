@@ -128,7 +128,9 @@ class EngineHandle:
         Requests were admitted for that cache size, however much memory the host has now. The successor also takes over
         the number of threads for a step of one token; measuring it takes a quarter of the processor time of a start.
         """
-        num_blocks = info.cache.num_blocks or self._config.num_blocks_override  # 0 where the model only encodes
+        num_blocks = (
+            info.cache.num_blocks + info.cache.num_source_blocks or self._config.num_blocks_override
+        )  # 0 where the model only encodes
         config = replace(self._config, num_blocks_override=num_blocks, threads_alone=info.threads_alone)
         return EngineHandle(config, self._main, self._mode, self.kept)
 

@@ -16,18 +16,16 @@ from dataclasses import replace
 from functools import lru_cache
 
 from .graph import Graph, LayerGroup
+from .input_graph import input_ops, projection
 from .latent_graph import latent_ops
 from .layer import AttentionSpec, LatentAttentionSpec, LayerSpec
 from .linear import Axis, Linear, Vector, WeightRows
 from .network_graph import NetworkGraph
 from .ops import (
-    Activate,
     Add,
-    AddRows,
     Attention,
     AttentionGate,
     CrossAttention,
-    DistanceBuckets,
     Embed,
     FinishLogits,
     HeadNorm,
@@ -36,7 +34,6 @@ from .ops import (
     Op,
     Parallel,
     PlainHeadNorm,
-    Replace,
     Rope,
     StreamFactor,
     StreamNorm,
@@ -47,7 +44,6 @@ from .state_graph import StateGraph
 EMBEDDING = "model.embed_tokens"
 LM_HEAD = "lm_head"
 LAYERS = "model.layers."
-FRAMES = 3  # that a convolution over sound reads
 FINAL_NORM = "model.norm"
 NORMS_OUTPUTS = ("before_and_after", "after")  # placements where the output of a branch is normed
 
@@ -57,21 +53,24 @@ def decoder_graph(spec: ModelSpec) -> Graph:
     """Return the graph of a model, decoder or encoder."""
     build = _Builder(spec)
     embedding = build.part(EMBEDDING, build.vocab)
-    layers = tuple(build.layer(layer, f"{LAYERS}{i}.") for i, layer in enumerate(spec.layers))
+    layers = tuple(build.layer(layer, f"{LAYERS}{layer.weights or i}.") for i, layer in enumerate(spec.layers))
     alike: dict[LayerSpec, list[int]] = {}
     for i, layer in enumerate(spec.layers):
         alike.setdefault(layer, []).append(i)
     return Graph(
         embed=Embed(embedding, build.embedded, spec.stack.input.scale, spec.stack.input.is_shared),
-        prelude=tuple(build.prelude()),
+        prelude=tuple(input_ops(spec, build.part, build.norm)),
         layers=layers,
         tail=(
             *build.final_norm(),
-            *build.projection("project_out", build.hidden, build.embedded),
+            *projection(build.part, "project_out", build.hidden, Axis("hidden", spec.state_size)),
             *build.heads(embedding),
         ),
         is_tied=spec.is_tied or not spec.vocab_size,
-        groups=tuple(LayerGroup(tuple(indices), layers[indices[0]]) for indices in alike.values()),
+        groups=tuple(
+            LayerGroup(tuple(indices), layers[indices[0]], layer.weights is not None)
+            for layer, indices in alike.items()
+        ),
     )
 
 
@@ -84,7 +83,7 @@ class _Builder:
     def __init__(self, spec: ModelSpec) -> None:
         self._spec, self._norm = spec, spec.stack.norm
         self.hidden = Axis("hidden", spec.hidden_size)
-        self.embedded = Axis("hidden", spec.state_size)
+        self.embedded = Axis("hidden", spec.stack.input.size)
         self.vocab = Axis("vocab", spec.vocab_size)
         self._states = StateGraph(spec.names, self.part, self.hidden, self._norm.eps)
         self._networks = NetworkGraph(self.part, self._parts, self._rms, self._vector, self.hidden)
@@ -99,42 +98,6 @@ class _Builder:
     def _vector(self, module: str, axis: Axis, tensor: str = "weight") -> Vector:
         name = self._spec.names.module(f"{module}.{tensor}".rstrip("."))
         return Vector(name, axis.size, axis if axis.is_split else None)
-
-    def prelude(self) -> list[Op]:
-        """Return the ops that change the embeddings of tokens."""
-        table, ops = self._spec.stack.input, list(self.projection("project_in", self.embedded, self.hidden))
-        if table.num_channels:
-            ops += self.convolutions(table.num_channels)
-        if table.num_positions:
-            rows = self.part("model.embed_positions", Axis("rows", table.num_positions))
-            ops.append(AddRows(rows, self.hidden, "positions", table.first_position))
-        if table.num_token_types:
-            rows = self.part("model.embed_token_types", Axis("rows", table.num_token_types))
-            ops.append(AddRows(rows, self.hidden, "token_types"))
-        if table.has_norm:
-            ops.append(StreamNorm(self.norm("embedding norm", "model.embed_norm")))
-        attention = next(iter(self._spec.attentions), None)
-        if attention is not None and attention.num_distance_buckets:
-            each = Axis("rows", attention.num_distance_buckets, attention.num_heads)
-            name = f"{self._spec.names.module('model.relative_attention_bias')}.weight"
-            weight = Vector(name, each.size, each, is_folded=True)
-            ops.append(DistanceBuckets(weight, attention.max_distance, not self._spec.is_encoder))
-        return ops
-
-    def convolutions(self, num_channels: int) -> list[Op]:
-        """Return the two layers over three neighbouring frames each, of which a channel's values are neighbours."""
-        sizes = (num_channels, self.hidden.size)
-        layers = [
-            Linear(name, (self.part(f"model.{name}", self.hidden),), Axis("rows", FRAMES * size), has_bias=True)
-            for name, size in zip(("conv1", "conv2"), sizes, strict=True)
-        ]
-        return [each for layer in layers for each in (layer, Activate("gelu"))]
-
-    def projection(self, name: str, inputs: Axis, outputs: Axis) -> tuple[Op, ...]:
-        """Return the projection from the size of embeddings to the hidden size, or back, where they differ."""
-        if inputs == outputs:
-            return ()
-        return Linear(name, (self.part(f"model.{name}", outputs),), inputs), Replace()
 
     def final_norm(self) -> tuple[Op, ...]:
         """Return the norm of the last layer's stream, unless each layer ends with one."""
@@ -153,13 +116,13 @@ class _Builder:
         is_plain = head.scale == 1.0 and not head.cap
         return (linear,) if is_plain else (linear, FinishLogits(head.scale, head.cap))
 
-    def norm(self, name: str, module: str) -> Norm | LayerNorm:
-        """Return the norm of the stream whose weights are those of `module`."""
-        kind = self._norm.kind
+    def norm(self, name: str, module: str, size: Axis | None = None) -> Norm | LayerNorm:
+        """Return the norm of the stream whose weights are those of `module`; `size` is the stream's by default."""
+        kind, size = self._norm.kind, size or self.hidden
         if kind == "rms":
             return self._rms(name, module)
-        weight = None if kind == "layer_no_weight" else self._vector(module, self.hidden)
-        bias = self._vector(module, self.hidden, "bias") if kind == "layer" else None
+        weight = None if kind == "layer_no_weight" else self._vector(module, size)
+        bias = self._vector(module, size, "bias") if kind == "layer" else None
         return LayerNorm(name, weight, bias, self._norm.eps, self._norm.offset)
 
     def _rms(self, name: str, module: str) -> Norm:
@@ -287,6 +250,8 @@ class _Builder:
             alike = [before.outputs for before in parts if before.module == part.module]
             parts.append(replace(part, first_row=sum(outputs.size for outputs in alike)))
         is_one = len({part.module for part in parts}) == 1
+        if is_one and len(parts) == 2 and self._spec.names.is_up_first:
+            parts = [replace(part, first_row=parts[1 - i].first_row) for i, part in enumerate(parts)]
         return self._in_turns(parts) if self._spec.names.take_turns and is_one else tuple(parts)
 
     def _in_turns(self, parts: Sequence[WeightRows]) -> tuple[WeightRows, ...]:

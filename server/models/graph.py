@@ -26,6 +26,7 @@ class LayerGroup:
 
     indices: tuple[int, ...]
     ops: tuple[Op, ...]  # of the first layer
+    is_shared: bool = False  # all have the tensors of the first
 
     @property
     def count(self) -> int:
@@ -57,23 +58,31 @@ class Graph:
         raise DeviceError("the model has no output layer: it encodes texts and generates none")
 
     def ops(self) -> Iterator[Op]:
-        """Yield all ops in order, the ops of experts and branches after the op that holds them."""
+        """Yield all ops in order, the ops of experts and branches after the op that holds them.
+
+        Layers that share their tensors are one.
+        """
         yield from (self.embed, *self.prelude)
-        for layer in self.layers:
-            yield from layer_ops(layer)
+        for i in self.stored_layers():
+            yield from layer_ops(self.layers[i])
         yield from self.tail
 
-    def counted(self, by_name: bool = False) -> Iterator[tuple[Op, int]]:
+    def stored_layers(self) -> list[int]:
+        """Return the layers in order, those that share their tensors once."""
+        return sorted(i for group in self.groups for i in group.indices[: 1 if group.is_shared else None])
+
+    def counted(self, by_name: bool = False, is_computed: bool = False) -> Iterator[tuple[Op, int]]:
         """Yield each op once for all that differ from it only in names, with their number: enough for sums.
 
-        With `by_name`, yield all ops one by one.
+        With `by_name`, yield all ops one by one. Layers that share their tensors are one, unless `is_computed`.
         """
         if by_name:
             yield from ((op, 1) for op in self.ops())
             return
         yield from ((op, 1) for op in (self.embed, *self.prelude))
         for group in self.groups:
-            yield from ((op, count * group.count) for op, count in counted_ops(group.ops))
+            times = 1 if group.is_shared and not is_computed else group.count
+            yield from ((op, count * times) for op, count in counted_ops(group.ops))
         yield from ((op, 1) for op in self.tail)
 
 

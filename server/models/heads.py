@@ -38,6 +38,13 @@ class HeadLayerNorm:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenOdds:
+    """Logit of the second token less that of the first, by the output layer: log odds of their softmax."""
+
+    tokens: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class RowFunction:
     """A function of all values of the row."""
 
@@ -49,7 +56,7 @@ class Normalize:
     """Division of the row by its length."""
 
 
-HeadStep = Dense | HeadLayerNorm | RowFunction | Normalize
+HeadStep = Dense | HeadLayerNorm | TokenOdds | RowFunction | Normalize
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +77,56 @@ class Head:
         return bool(self.steps) and isinstance(self.steps[-1], Normalize)
 
 
-_ROBERTA = (Dense("classifier.dense", "tanh"), Dense("classifier.out_proj"))
+def _of_first_token(dense: str, activation: HeadActivation = "tanh", last: str = "classifier") -> Head:
+    return Head(("cls",), (Dense(dense, activation), Dense(last)))
+
+
+LIKE_ROBERTA = ("Roberta", "XLMRoberta", "Camembert", "MPNet", "JinaEmbeddingsV3")
 _LAST_TOKEN = Head(("lasttoken",), (Dense("score", has_bias=False),))
 
 # Heads by the name of the architecture; decoders have the last one. Source: the forward of each class in transformers
 # (models/<type>/modeling_<type>.py).
 CLASSIFIERS: dict[str, Head] = {
-    "BertForSequenceClassification": Head(("cls",), (Dense("bert.pooler.dense", "tanh"), Dense("classifier"))),
-    "DistilBertForSequenceClassification": Head(("cls",), (Dense("pre_classifier", "relu"), Dense("classifier"))),
+    "BertForSequenceClassification": _of_first_token("bert.pooler.dense"),
+    "AlbertForSequenceClassification": _of_first_token("albert.pooler"),
+    "ErnieForSequenceClassification": _of_first_token("ernie.pooler.dense"),
+    "NomicBertForSequenceClassification": _of_first_token("nomic_bert.pooler.dense"),
+    "GteForSequenceClassification": _of_first_token("gte.pooler.dense"),
+    "DebertaV2ForSequenceClassification": _of_first_token("pooler.dense", "gelu"),
+    "DistilBertForSequenceClassification": _of_first_token("pre_classifier", "relu"),
+    "ElectraForSequenceClassification": _of_first_token("classifier.dense", "gelu", "classifier.out_proj"),
     "ModernBertForSequenceClassification": Head(
         ("cls",), (Dense("head.dense", "gelu"), HeadLayerNorm("head.norm", 1e-5, has_bias=False), Dense("classifier"))
     ),
     **dict.fromkeys(
-        (f"{name}ForSequenceClassification" for name in ("Roberta", "XLMRoberta", "Camembert", "MPNet")),
-        Head(("cls",), _ROBERTA),
+        (f"{name}ForSequenceClassification" for name in LIKE_ROBERTA),
+        _of_first_token("classifier.dense", last="classifier.out_proj"),
     ),
 }
 CLASSIFIES = "ForSequenceClassification"
 
 
+@dataclass(frozen=True, slots=True)
+class PairFrame:
+    """Prompt of a decoder that ranks: `text` has the places of both texts, and loses its end where it is too long."""
+
+    before: str
+    text: str
+    after: str
+
+
+# Source: the model card of Qwen/Qwen3-Reranker-0.6B.
+QWEN3_RERANKER = PairFrame(
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct"
+    ' provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
+    "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+    "<Query>: {}\n<Document>: {}",
+    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+)
+
+
 class _LabelKeys(msgspec.Struct, kw_only=True):
+    classifier_from_token: tuple[str, str] | None = None  # vLLM's key: tokens for no and for yes
     id2label: dict[str, str] | None = None
     num_labels: int | None = None
     problem_type: str | None = None
@@ -97,6 +134,7 @@ class _LabelKeys(msgspec.Struct, kw_only=True):
     sentence_transformers: dict[str, Any] | None = None
     classifier_pooling: Literal["cls", "mean"] = "cls"  # ModernBERT's keys
     classifier_bias: bool = False
+    pooler_hidden_act: Literal["gelu"] = "gelu"  # DeBERTa's
     classifier_activation: Literal["gelu"] = "gelu"
     norm_bias: bool = False
     norm_eps: Epsilon = 1e-5
@@ -116,6 +154,9 @@ def classification_head(architecture: str, values: Values) -> Head | None:
     if not architecture.endswith(CLASSIFIES):
         return None
     keys = read_record(values, _LabelKeys)
+    if keys.classifier_from_token is not None:
+        odds = TokenOdds(keys.classifier_from_token)
+        return Head(("lasttoken",), (odds, RowFunction("sigmoid")), odds.tokens[1:])
     labels = _labels(keys)
     head = CLASSIFIERS.get(architecture, _LAST_TOKEN)
     if architecture.startswith("ModernBert"):
@@ -124,7 +165,7 @@ def classification_head(architecture: str, values: Values) -> Head | None:
         assert isinstance(norm, HeadLayerNorm)
         norm = replace(norm, eps=keys.norm_eps, has_bias=keys.norm_bias)
         head = Head((keys.classifier_pooling,), (replace(dense, has_bias=keys.classifier_bias), norm, last))
-    return Head(head.pooling, (*head.steps, RowFunction(_scores(keys, len(labels)))), labels)
+    return replace(head, steps=(*head.steps, RowFunction(_scores(keys, len(labels)))), labels=labels)
 
 
 def _labels(keys: _LabelKeys) -> tuple[str, ...]:

@@ -96,7 +96,8 @@ class AttentionSpec:
     slopes: tuple[float, ...] = ()  # ALiBi: for each head, what a score loses by token of distance; empty = nothing
     has_gate: bool = False  # the output is multiplied with a projection of the input
     num_distance_buckets: int = 0  # rows of a bias of scores by distance, [buckets, heads]; 0 = none
-    max_distance: int = 128  # tokens from which on all distances have one bucket
+    max_distance: int = 128  # tokens from which on all distances have one bucket; 0: each has its own
+    has_distance_rows: bool = False  # the rows are vectors, projected as queries and keys, and scored with both
     kv_source: int | None = None  # layer whose keys and values are read; None: its own
     has_value_norm: bool = False  # RMSNorm of each value head, without weights
     is_value_key: bool = False  # values are the keys before their norm and rotation: there is no projection of values
@@ -118,8 +119,8 @@ class AttentionSpec:
 
     @property
     def products_per_pair(self) -> int:
-        """Multiplications of one query head with one key and its value."""
-        return 2 * self.head_dim
+        """Multiplications of one query head with one key and its value, and with rows by their distance."""
+        return (4 if self.has_distance_rows else 2) * self.head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,7 @@ class NetworkSpec:
     activation: Activation = "silu"
     is_gated: bool = True  # act(gate) * up; otherwise act(up)
     has_bias: bool = False
+    lacks_first_bias: bool = False  # of the two matrices, only the second has the bias
 
     @property
     def networks(self) -> tuple[NetworkSpec, ...]:
@@ -221,6 +223,7 @@ class LayerSpec:
     has_scalar: bool = False  # the stream that the layer leaves is multiplied with a learned number
     cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
     beside: StateMixer | None = None  # a second mixer, which reads the same normed stream
+    weights: str | None = None  # name in the file, in place of the layer's number, of weights that several layers have
 
     @property
     def attention(self) -> AttentionSpec:

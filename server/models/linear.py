@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+RowChoice = Literal["positions", "token_types", "tasks"]  # of a row of a table; tasks: all tokens have the first
 AxisName = Literal["hidden", "query", "kv", "ffn", "vocab", "experts", "rows"]
 
 

@@ -29,6 +29,7 @@ class Names:
     skipped: tuple[str, ...] = ()  # beginnings of names of modules that are not computed
     take_turns: bool = False  # modules of one name alternate by KV head: its q, its k and its v, then those of the next
     is_transposed: bool = False  # the matrices of layers are stored [inputs, outputs]
+    is_up_first: bool = False  # in one module of up and gate, up's rows come first
     fused: FusedExperts = "outputs"  # experts in one tensor: the first dimension, and how gate and up share outputs
 
     # Factors of weights that a file does not hold, by the graph's words: the weights are multiplied as they are read.

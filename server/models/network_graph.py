@@ -83,8 +83,9 @@ class NetworkGraph:
     def _network(self, spec: NetworkSpec, at: str, is_expert: bool = False) -> Network:
         ffn = Axis("ffn", spec.size, is_of_expert=is_expert)
         down = Linear("down", (self._part(f"{at}down_proj", self._hidden),), ffn, spec.has_bias)
+        has_bias = spec.has_bias and not spec.lacks_first_bias
         if not spec.is_gated:
-            up = Linear("up", (self._part(f"{at}up_proj", ffn),), self._hidden, spec.has_bias)
+            up = Linear("up", (self._part(f"{at}up_proj", ffn),), self._hidden, has_bias)
             return up, Activate(spec.activation), down
         gate_up = self._join(at, {"gate_proj": ffn, "up_proj": ffn})
-        return Linear("gate_up", gate_up, self._hidden, spec.has_bias), Gated(spec.activation), down
+        return Linear("gate_up", gate_up, self._hidden, has_bias), Gated(spec.activation), down

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, LatentAttentionSpec, RopeSpec, Routing, TemperatureSpec
-from .linear import Axis, Linear, Vector, WeightRows
+from .linear import Axis, Linear, RowChoice, Vector, WeightRows
 from .state_ops import Convolution, GatedNorm, Recurrence
 
 
@@ -26,7 +25,7 @@ class AddRows:
 
     table: WeightRows
     hidden: Axis
-    by: Literal["positions", "token_types"]
+    by: RowChoice
     first: int = 0
 
 
@@ -132,12 +131,19 @@ class CrossAttention:
 class DistanceBuckets:
     """Biases of scores by the distance of key and query, for the attention of all layers: a tensor [buckets, heads].
 
-    With `is_causal` all buckets are for keys behind the query.
+    With `is_causal` all buckets are for keys behind the query. With a norm, weight and bias, the tensor has the rows
+    [buckets, hidden] of DeBERTa (arXiv 2006.03654, section 3.1).
     """
 
     weight: Vector
     max_distance: int
     is_causal: bool
+    norm: tuple[Vector, ...] = ()
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Tensors of the op."""
+        return (self.weight, *self.norm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ class EmbeddingSpec:
     has_norm: bool = False
     is_shared: bool = False  # of an encoder: the table is the decoder's
     num_channels: int = 0  # of frames of sound instead of tokens: convolutions make a row of two frames
+    is_projected: bool = False  # the sum, normed, is projected to the stream's size: last states have that size
+    num_tasks: int = 0  # rows of a table whose first row is added; 0 = none
 
 
 Input = EmbeddingSpec
@@ -126,7 +128,7 @@ class ModelSpec:
     @property
     def state_size(self) -> int:
         """Elements of a token's last state, which the output layer reads."""
-        return self.stack.input.size
+        return self.hidden_size if self.stack.input.is_projected else self.stack.input.size
 
     @property
     def source(self) -> ModelSpec | None:

@@ -64,11 +64,13 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
 def op_vectors(op: Op) -> tuple[Vector, ...]:
     """Return the tensors of one op that are no matrices and no tables."""
     match op:
-        case Norm(weight=vector) | DistanceBuckets(weight=vector) | StreamFactor(factor=vector):
+        case Norm(weight=vector) | StreamFactor(factor=vector):
             return (vector,)
         case Attention(sinks=Vector() as vector):
             return (vector,)
         case Experts() | LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
+            return op.vectors
+        case DistanceBuckets():
             return op.vectors
         case _:
             return ()

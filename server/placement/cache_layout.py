@@ -9,6 +9,7 @@ from ..config.formats import Dtype, KVCacheDtype
 from ..device.attention_layout import (
     ATTENTION_ROWS,
     PARTITION,
+    TEXT_WORK_BYTES,
     item_scratch_bytes,
     lanes_work_bytes,
     row_state_bytes,
@@ -87,7 +88,9 @@ class AttentionSizes:
         group = max(each.max_group for each in shard.heads)
         tile_tokens = max(1, ATTENTION_ROWS // group)
         rows = tile_tokens * group
-        work = max(lanes_work_bytes(rows, head_pad), tile_work_bytes(rows, head_pad))
+        work = max(
+            lanes_work_bytes(rows, head_pad), tile_work_bytes(rows, head_pad), TEXT_WORK_BYTES * model.is_encoder
+        )
         partitions = -(-max_model_len // PARTITION)
         slots = 0 if partitions == 1 else 2 * partitions + 8 * num_workers
         pairs = slots * shard.tp * max(each.kv_heads_per_core for each in shard.heads)

@@ -143,7 +143,7 @@ class Footprint:
     lines: tuple[Line, ...]
     first: tuple[Line, ...]
     kv_block: int
-    min_blocks: int  # one sequence of the full length, and the null block
+    min_blocks: int  # one sequence of the full length with its encoding, and the null block
     groups: KVGroups
 
     @classmethod

@@ -75,9 +75,11 @@ def _rope_bytes(rope: RopeSpec | None, head_dim: int, num_positions: int) -> int
 
 
 def _distance_bytes(shard: ShardSpec, model: ModelSpec, max_model_len: int) -> int:
-    """Return the bytes of biases by distance, of the heads of all cores, with a chunk that kernels read beyond."""
-    heads = shard.of_heads(model.attention.heads).heads_per_core
-    return shard.tp * vector_bytes(heads * (2 * max_model_len + CHUNK))
+    """Return the bytes of tables by distance, of the heads of all cores, with a chunk that kernels read beyond."""
+    attention, heads = model.attention, shard.of_heads(model.attention.heads).heads_per_core
+    column, tables = (attention.head_dim, 2 * model.num_layers) if attention.has_distance_rows else (1, 1)
+    is_used = attention.num_distance_buckets > 0
+    return is_used * shard.tp * tables * vector_bytes(heads * column * (2 * max_model_len + CHUNK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class ActivationSizes:
             rope_tables=sum(_rope_bytes(*each, shape.num_positions(model)) for each in model.rotations),
             other_tables=len(model.temperatures) * vector_bytes(shape.num_positions(model))
             + sum(vector_bytes(round_up(size, K_MULTIPLE)) for size in model.unit_sizes)
-            + (model.attention.num_distance_buckets > 0) * _distance_bytes(shard, model, shape.max_model_len),
+            + _distance_bytes(shard, model, shape.max_model_len),
             head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads)
             + sum(vector_bytes(shard.of_heads(heads).heads_per_core) for _, heads in model.slopes),
             worker_scratch=round_up(

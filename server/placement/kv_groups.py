@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..config import AttentionSpan, CacheConfig
@@ -43,6 +43,8 @@ class KVGroups:
     block_layers: int  # slots of one block, each for a layer of the largest kind
     block_size: int  # tokens
     chunk: int  # tokens of one sequence in one step
+    max_model_len: int  # of the longest sequence
+    max_source_len: int = 0  # positions of the encoder that cross attention reads; their blocks have as many layers
 
     @classmethod
     def of(
@@ -83,20 +85,28 @@ class KVGroups:
         spans, places = _places(layers, best, kinds)
         sources = [each.kv_source if isinstance(each, AttentionSpec) else None for each in mixers]
         found = tuple(places.get(i if source is None else source) for i, source in enumerate(sources))
-        return cls(spans, found, best, block_size, chunk)._beside(model.source)
+        longest = 0 if model.source is None else model.source.max_position
+        return cls(spans, found, best, block_size, chunk, max_model_len, longest)
 
-    def _beside(self, source: ModelSpec | None) -> KVGroups:
-        """Return these groups and one for cross attention, of as many layers, if the model has an encoder."""
-        return self if source is None else replace(self, spans=(*self.spans, AttentionSpan(source=source.max_position)))
+    @property
+    def num_source_blocks(self) -> int:
+        """Blocks of the longest encoding that cross attention reads."""
+        return -(-self.max_source_len // self.block_size)
 
     def blocks_of(self, num_tokens: int, chunk: int | None = None) -> int:
-        """Return the most blocks that a sequence of `num_tokens` tokens holds at once; `chunk` replaces the own one."""
+        """Return the most blocks that a sequence of `num_tokens` tokens and its encoding hold at once.
+
+        `chunk` replaces the own one.
+        """
         chunk = self.chunk if chunk is None else chunk
-        return sum(span.most_blocks(num_tokens, self.block_size, chunk) for span in self.spans)
+        own = sum(span.most_blocks(num_tokens, self.block_size, chunk) for span in self.spans)
+        return own + self.num_source_blocks
 
     def cache(self, num_blocks: int, enable_prefix_caching: bool, num_states: int = 0) -> CacheConfig:
-        """Return the configuration of an engine's KV cache."""
-        return CacheConfig(num_blocks, self.block_size, enable_prefix_caching, self.spans, self.chunk, num_states)
+        """Return the configuration of an engine's KV cache. Encodings get the share that the longest sequence has."""
+        encodings = num_blocks * self.num_source_blocks // (self.blocks_of(self.max_model_len) + 1)
+        sizes = num_blocks - encodings, self.block_size, enable_prefix_caching, self.spans, self.chunk, num_states
+        return CacheConfig(*sizes, max_source_len=self.max_source_len, num_source_blocks=encodings)
 
 
 def _slots(layers: Sequence[int], kinds: Mapping[int, Kind]) -> list[tuple[Kind, int]]:

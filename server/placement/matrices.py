@@ -58,7 +58,7 @@ class Widths:
         """Return the widths of a model's share, which are the same on every core."""
         layers = [AttentionWidths.of(each, shard) for each in model.attentions]
         return cls(
-            hidden=round_up(model.hidden_size, K_MULTIPLE),
+            hidden=round_up(max(model.hidden_size, model.stack.input.size), K_MULTIPLE),
             qkv=max(each.qkv for each in layers),
             attended=max(each.attended for each in layers),
             intermediate=round_up(shard.intermediate_per_core, K_MULTIPLE),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..config.formats import Dtype
 from ..device.hbm import ALIGNMENT
 from ..device.layout import FLOAT32_BYTES, K_MULTIPLE, N_TILE, round_up
-from ..models.decoder import FRAMES
+from ..models.input_graph import FRAMES
 from ..models.spec import ModelSpec
 from .core_share import DTYPE_BYTES
 

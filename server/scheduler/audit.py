@@ -15,8 +15,7 @@ def audit(cache: KVCacheManager, open_seqs: Collection[Sequence], queued: Iterab
     if {*queued} != {*open_seqs}:
         problems.append("running + waiting is not open")
     for seq in open_seqs:
-        own = (len(table) for table, grows in zip(seq.blocks.tables, cache.grows, strict=True) if grows)
-        covered = min(own) * cache.config.block_size
+        covered = min(map(len, seq.blocks.tables)) * cache.config.block_size
         computed, scheduled, known = seq.num_computed_tokens, seq.num_scheduled_tokens, len(seq.token_ids)
         is_ordered = computed <= scheduled <= min(known, covered) and computed < known
         if not is_ordered or (covered > 0) != seq.is_running:

@@ -1,15 +1,18 @@
-"""Choice of an engine for a request: the one that has most of its prompt cached, unless it is overloaded.
+"""Choice of an engine for a request: the one that computes its prompt soonest, with what it has cached of it.
 
 Used by the server for data-parallel engines, and by the simulator. Pure: the caller reports what is sent, generated and
-ended. Only the router assigns requests, so its count of open tokens is exact; cached prefixes are an estimate
+ended. A request counts at the moment of its choice, so a burst is spread; cached prefixes are an estimate
 (prefix_index.py).
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import NamedTuple
 
 from ..config import CacheConfig
 from ..errors import EngineDead
@@ -17,54 +20,60 @@ from ..kv_cache.hashing import HashChain
 from ..types import Request, TokenEvent
 from .prefix_index import PrefixIndex
 
-# An engine is overloaded for a request when its open tokens exceed
-#     LOAD_MARGIN x those of the least loaded + TOKENS_PER_HIT x the tokens of the prompt it has cached.
-# The first term keeps conversations on their engine under even load. The second weighs the prefill that a hit saves
-# against waiting behind other requests: open tokens are mostly computed already, so a hit counts double.
-LOAD_MARGIN = 1.25
-TOKENS_PER_HIT = 2
+# An engine's load, in tenths of a prompt token, is 10 for each token that it must compute before it takes up the next
+# prompt, and 1 for each token of its open requests, whose steps this prompt shares.
+PENDING_WEIGHT = 10
+MAX_SESSIONS = 65536  # remembered, the least recent forgotten first
+TURN = 1 << 32  # between two turns of an engine
 
 
-@dataclass(frozen=True, slots=True)
-class EngineView:
+class EngineView(NamedTuple):
     """State of one engine for the choice of one request."""
 
     is_alive: bool
+    num_pending_tokens: int  # of prompts without a first token, that were not cached
     num_open_tokens: int  # prompt and generated, of its waiting and running sequences
-    num_cached_tokens: int  # leading tokens of this request's prompt, estimated
-    num_placed: int  # requests assigned since the start: equal engines take turns
+    num_uncached_tokens: int  # of this request's prompt, estimated
+    turn: int  # requests assigned since the start, in an order of its own for each router: equal engines take turns
+
+    @property
+    def cost(self) -> int:
+        """Tenths of prompt tokens until this request's first token."""
+        return load_of(self.num_pending_tokens, self.num_open_tokens) + PENDING_WEIGHT * self.num_uncached_tokens
 
 
-def limit_tokens(least: int, num_cached_tokens: int) -> float:
-    """Return the open tokens above which an engine with such a hit is overloaded; the least loaded has `least`."""
-    return LOAD_MARGIN * least + TOKENS_PER_HIT * num_cached_tokens
+def load_of(num_pending_tokens: int, num_open_tokens: int) -> int:
+    """Load of an engine, in tenths of a prompt token."""
+    return PENDING_WEIGHT * num_pending_tokens + num_open_tokens
 
 
 def choose(engines: Sequence[EngineView]) -> int:
-    """Return the index of the engine: alive and not overloaded, with the longest hit, then least load, then in turns.
+    """Return the index of the live engine with the least cost; equal ones take turns.
 
     Raises EngineDead when none is alive.
     """
     alive = [i for i, engine in enumerate(engines) if engine.is_alive]
     if not alive:
         raise EngineDead("Every engine process has ended; this server cannot answer any more.")
-    least = min(engines[i].num_open_tokens for i in alive)
+    return min(alive, key=lambda i: (engines[i].cost, engines[i].turn))
 
-    def rank(i: int) -> tuple[int, int, int]:
-        engine = engines[i]
-        return -engine.num_cached_tokens, engine.num_open_tokens, engine.num_placed
 
-    welcome = [i for i in alive if engines[i].num_open_tokens <= limit_tokens(least, engines[i].num_cached_tokens)]
-    return min(welcome, key=rank)
+class _Open(NamedTuple):
+    """An open request."""
+
+    engine: int
+    num_tokens: int
+    num_pending: int  # 0 once it has a token
 
 
 @dataclass(slots=True)
 class _Engine:
     prefixes: PrefixIndex
+    turn: int
     is_alive: bool = True
     num_open_tokens: int = 0
-    num_placed: int = 0
-    key: tuple[int, int] = (0, 0)  # open tokens and requests when it was last sorted: a lower bound
+    num_pending_tokens: int = 0
+    key: tuple[int, int] = (0, 0)  # load and turn when it was last sorted: a lower bound
 
 
 class Router:
@@ -74,13 +83,17 @@ class Router:
     of engines cost little more than a few.
     """
 
-    def __init__(self, num_engines: int, cache: CacheConfig) -> None:
-        """Begin with `num_engines` alive; `cache` is the configuration of one engine's cache."""
-        self._cache = cache
+    def __init__(self, num_engines: int, cache: CacheConfig, name: str = "") -> None:
+        """Begin with `num_engines` alive; `cache` is the configuration of one engine's cache.
+
+        Several routers of the same engines have different names, so that they do not begin with the same engine.
+        """
+        self._cache, self._name = cache, name
         self._engines: list[_Engine] = []
-        self._open: dict[str, tuple[int, int]] = {}  # engine and tokens of each open request
+        self._open: dict[str, _Open] = {}
         self._order: list[tuple[int, int, int]] = []  # heap of (*key, engine); stale once the engine's own key differs
         self._holders: dict[bytes, set[int]] = {}  # engines with a block that begins a prompt, estimated
+        self._sessions: OrderedDict[str, int] = OrderedDict()  # engine of the last request of each session
         for index in range(num_engines):
             self.join(index)
 
@@ -100,17 +113,22 @@ class Router:
         Raises EngineDead when that engine, or every engine, is dead.
         """
         assert request.request_id not in self._open
-        digests = self._digests(request)
+        digests, num_tokens = self._digests(request), len(request.prompt_token_ids)
         # The engine computes at least the prompt's last token, so it never hits a block that ends the prompt.
-        findable = digests[: (len(request.prompt_token_ids) - 1) // self._cache.block_size]
+        findable = digests[: (num_tokens - 1) // self._cache.block_size]
         if wanted is not None and not self._engines[wanted].is_alive:
             raise EngineDead(f"Engine {wanted} has ended; the others take requests that do not ask for it.")
-        index = self._choose(findable) if wanted is None else wanted
-        engine, num_tokens = self._engines[index], len(request.prompt_token_ids)
+        home = self._sessions.get(request.session) if request.session else None
+        index = self._choose(findable, num_tokens, home) if wanted is None else wanted
+        num_pending = self._view(index, findable, num_tokens).num_uncached_tokens
         self._remember(index, digests)
-        engine.num_placed += 1
-        engine.num_open_tokens += num_tokens
-        self._open[request.request_id] = (index, num_tokens)
+        if request.session:
+            self._sessions[request.session] = index
+            self._sessions.move_to_end(request.session)
+            if len(self._sessions) > MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        self._engines[index].turn += TURN
+        self._count(request.request_id, _Open(index, num_tokens, num_pending))
         return index
 
     def notify(self, event: TokenEvent) -> None:
@@ -122,17 +140,22 @@ class Router:
 
     def generated(self, request_id: str, count: int = 1) -> None:
         """Count `count` more tokens of an open request; unknown ids are ignored."""
-        if (entry := self._open.get(request_id)) is not None:
-            index, num_tokens = entry
-            self._open[request_id] = (index, num_tokens + count)
-            self._engines[index].num_open_tokens += count
+        if (entry := self._open.get(request_id)) is None:
+            return
+        self._open[request_id] = _Open(entry.engine, entry.num_tokens + count, 0)
+        engine = self._engines[entry.engine]
+        engine.num_open_tokens += count
+        if entry.num_pending:
+            engine.num_pending_tokens -= entry.num_pending
+            self._sort(entry.engine)
 
     def end(self, request_id: str) -> None:
         """Remove a request from its engine; unknown ids are ignored."""
         if (entry := self._open.pop(request_id, None)) is not None:
-            index, num_tokens = entry
-            self._engines[index].num_open_tokens -= num_tokens
-            self._sort(index)
+            engine = self._engines[entry.engine]
+            engine.num_open_tokens -= entry.num_tokens
+            engine.num_pending_tokens -= entry.num_pending
+            self._sort(entry.engine)
 
     def is_alive(self, index: int) -> bool:
         """Return whether an engine takes requests."""
@@ -140,17 +163,17 @@ class Router:
 
     def join(self, index: int) -> None:
         """Add engine `index`, with an empty cache: a lost engine again, or the next number."""
-        engine = _Engine(PrefixIndex((self._cache.num_blocks - 1) // len(self._cache.groups)))
-        self._engines[index : index + 1] = [engine]
+        prefixes = PrefixIndex((self._cache.num_blocks - 1) // len(self._cache.groups))
+        self._engines[index : index + 1] = [_Engine(prefixes, _first_turn(self._name, index))]
         self._sort(index)
 
     def lose(self, index: int) -> None:
         """Remove a dead engine and its requests. May be called twice."""
         engine = self._engines[index]
         if engine.is_alive:
-            engine.is_alive, engine.num_open_tokens = False, 0
+            engine.is_alive, engine.num_open_tokens, engine.num_pending_tokens = False, 0, 0
             self._forget(index)
-            self._open = {name: entry for name, entry in self._open.items() if entry[0] != index}
+            self._open = {name: entry for name, entry in self._open.items() if entry.engine != index}
 
     def forget_prefixes(self) -> None:
         """Note that the engines' prefix caches are empty."""
@@ -161,21 +184,34 @@ class Router:
         """Open tokens of an engine; 0 for a dead one. They fall only when a request ends."""
         return self._engines[index].num_open_tokens
 
-    def _choose(self, findable: Sequence[bytes]) -> int:
-        """Choose among all engines. An engine without a hit can win only as the least loaded, so few are compared."""
+    def _count(self, request_id: str, entry: _Open) -> None:
+        self._open[request_id] = entry
+        engine = self._engines[entry.engine]
+        engine.num_open_tokens += entry.num_tokens
+        engine.num_pending_tokens += entry.num_pending
+
+    def _choose(self, findable: Sequence[bytes], num_tokens: int, home: int | None) -> int:
+        """Choose among all engines. An engine without a hit can win only as the least loaded, so few are compared.
+
+        `home` is the engine of the request's session, which is taken to have the whole prompt.
+        """
         holders = self._holders.get(findable[0], set()) if findable else set()
-        indices = sorted({self._least_loaded()} | holders)
-        return indices[choose([self._view(index, findable) for index in indices])]
+        indices = sorted({self._least_loaded()} | holders | ({home} if home is not None else set()))
+        views = [self._view(index, findable, num_tokens) for index in indices]
+        if home is not None:
+            at = indices.index(home)
+            views[at] = views[at]._replace(num_uncached_tokens=0)
+        return indices[choose(views)]
 
     def _least_loaded(self) -> int:
-        """Return the live engine with the fewest open tokens, then requests placed. Raises EngineDead without any.
+        """Return the live engine with the least load, then turn. Raises EngineDead without any.
 
         Keys are lower bounds, so the first engine with an exact key is the least.
         """
         while self._order:
-            num_open_tokens, num_placed, index = self._order[0]
-            engine, now = self._engines[index], (self.num_open_tokens(index), self._engines[index].num_placed)
-            if not engine.is_alive or engine.key != (num_open_tokens, num_placed):
+            *key, index = self._order[0]
+            engine, now = self._engines[index], self._key(index)
+            if not engine.is_alive or engine.key != tuple(key):
                 heappop(self._order)
             elif engine.key != now:
                 engine.key = now
@@ -184,10 +220,14 @@ class Router:
                 return index
         raise EngineDead("Every engine process has ended; this server cannot answer any more.")
 
+    def _key(self, index: int) -> tuple[int, int]:
+        engine = self._engines[index]
+        return load_of(engine.num_pending_tokens, self.num_open_tokens(index)), engine.turn
+
     def _sort(self, index: int) -> None:
         """Sort an engine again after its load fell."""
         engine = self._engines[index]
-        engine.key = (engine.num_open_tokens, engine.num_placed)
+        engine.key = load_of(engine.num_pending_tokens, engine.num_open_tokens), engine.turn
         heappush(self._order, (*engine.key, index))
         if len(self._order) > 64 + 8 * len(self._engines):  # stale entries
             self._order = [(*each.key, i) for i, each in enumerate(self._engines) if each.is_alive]
@@ -213,11 +253,19 @@ class Router:
         """Digests of the prompt's full blocks, as the prefix cache computes them."""
         if not self._cache.enable_prefix_caching:
             return []
-        chain = HashChain(self._cache.block_size, request.cache_salt, request.lora, request.pictures)
+        chain = HashChain(self._cache.block_size, request.cache_salt, request.lora, request.media)
         chain.extend(request.prompt_token_ids, len(request.prompt_token_ids) // self._cache.block_size)
         return chain.digests
 
-    def _view(self, index: int, digests: Sequence[bytes]) -> EngineView:
+    def _view(self, index: int, findable: Sequence[bytes], num_tokens: int) -> EngineView:
         engine = self._engines[index]
-        num_cached = engine.prefixes.match(digests) * self._cache.block_size
-        return EngineView(engine.is_alive, self.num_open_tokens(index), num_cached, engine.num_placed)
+        num_uncached = num_tokens - engine.prefixes.match(findable) * self._cache.block_size
+        num_pending, num_open = engine.num_pending_tokens, self.num_open_tokens(index)
+        return EngineView(engine.is_alive, num_pending, num_open, num_uncached, engine.turn)
+
+
+def _first_turn(name: str, index: int) -> int:
+    """Return the turn of an engine that has none: engines in order for a router without a name, else in any."""
+    if not name:
+        return index
+    return int.from_bytes(blake2b(f"{name} {index}".encode(), digest_size=4).digest())

@@ -90,16 +90,18 @@ class Scheduler:
         """Blocks that each running request holds; the null block stands for those that it has given back."""
         return {seq.request.request_id: list(chain(*seq.blocks.tables)) for seq in self._running}
 
-    def add(self, request: Request) -> None:
-        """Queue `request`. Raises ValueError on an empty prompt or the id of an open request."""
+    def add(self, request: Request, encoded: tuple[int, ...] = ()) -> None:
+        """Queue `request`, whose media are encoded in these blocks.
+
+        Raises ValueError on an empty prompt or the id of an open request.
+        """
         if not request.prompt_token_ids:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
             raise ValueError(f"request {request.request_id} is open already")
-        sources = request.pictures, request.num_source_tokens
-        blocks = self._cache.open(request.cache_salt, request.lora, *sources)
+        blocks = self._cache.open(request.cache_salt, request.lora, request.media)
         order = self._service.order(request, self._size.rates.prompt_token_s)
-        seq = self._open[request.request_id] = Sequence(request, blocks, order)
+        seq = self._open[request.request_id] = Sequence(request, blocks, order, encoded)
         self._waiting.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
@@ -221,8 +223,6 @@ class Scheduler:
             if not has_place(seq, self._running, self._config.max_num_seqs, is_shared=self._waiting.is_shared):
                 return
             is_new = not seq.was_admitted
-            if not step.can_encode(seq.request.num_source_tokens):
-                return
             if self._fits(seq):
                 self._waiting.remove(seq)
                 self._running.add(seq)

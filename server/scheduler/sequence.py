@@ -18,6 +18,7 @@ class Sequence:
 
     __slots__ = (
         "blocks",
+        "encoded",
         "first_token_time",
         "group",
         "is_running",
@@ -34,9 +35,14 @@ class Sequence:
         "was_admitted",
     )
 
-    def __init__(self, request: Request, blocks: SequenceBlocks, order: Order | None = None) -> None:
-        """Begin a sequence; `order` is its place in service, by default that of policy fair."""
-        self.request = request
+    def __init__(
+        self, request: Request, blocks: SequenceBlocks, order: Order | None = None, encoded: tuple[int, ...] = ()
+    ) -> None:
+        """Begin a sequence whose media are `encoded` in these blocks.
+
+        `order` is its place in service, by default that of policy fair.
+        """
+        self.request, self.encoded = request, encoded
         self.blocks = blocks
         self.token_ids: list[int] = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)

@@ -30,8 +30,11 @@ class SharedScheduler:
     def open_ids(self) -> tuple[str, ...]:
         return (*self._generation.open_ids, *self._pooling.open_ids)
 
-    def add(self, request: Request) -> None:
-        (self._generation if request.pooling is None else self._pooling).add(request)
+    def add(self, request: Request, encoded: tuple[int, ...] = ()) -> None:
+        if request.pooling is None:
+            self._generation.add(request, encoded)
+        else:
+            self._pooling.add(request)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
         return self._pooling.abort(request_id, now) or self._generation.abort(request_id, now)

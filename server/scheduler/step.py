@@ -20,7 +20,6 @@ class StepDraft:
         "drafts",
         "max_chunk",
         "max_prompts",
-        "num_encoded",
         "preempted",
         "prefill",
         "received_time",
@@ -40,7 +39,6 @@ class StepDraft:
         self.max_chunk = budget if max_chunk is None else max_chunk
         self.max_prompts: int | None = None  # None = as many as the batching policy lets in
         self.time = time
-        self.num_encoded = 0  # positions of encoders, whose passes come first
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []
         self.drafts: Mapping[Sequence, tuple[int, ...]] = {}  # of sequences that decode, which have blocks for them
@@ -53,10 +51,6 @@ class StepDraft:
         self.admitted.append(request.request_id)
         if request.received_time is not None:
             self.received_time = min(request.received_time, self.received_time or request.received_time)
-
-    def can_encode(self, num_source_tokens: int) -> bool:
-        """Return whether the encoder's pass over a text fits. It is not divided, so one may exceed the budget."""
-        return not self.num_encoded or num_source_tokens < self.budget
 
     def place(self, seq: Sequence) -> None:
         """Compute as many of the pending tokens of `seq` as the budget allows. Its blocks cover them already."""
@@ -76,15 +70,12 @@ class StepDraft:
             seq.num_prompt_tokens,
             request.lora,
             media=request.media,
-            source=request if request.num_source_tokens else None,
+            encoded=seq.encoded,
             state=self._state(seq, start, end),
         )
         (self.decode if seq.is_decode else self.prefill).append(placed)
         seq.num_scheduled_tokens = end
         self.budget -= end - start
-        if placed.source is not None and not start:
-            self.num_encoded += request.num_source_tokens
-            self.budget -= request.num_source_tokens
 
     def place_decode(self, seq: Sequence) -> None:
         """Compute the last token of a sequence that decodes, and its drafts; a faster `place`."""
@@ -103,7 +94,7 @@ class StepDraft:
                 request.lora,
                 None,
                 request.media,
-                request if request.num_source_tokens else None,
+                seq.encoded,
                 self._row_states(seq, 1 + len(drafts)) if drafts else self._state(seq, start, start + 1),
                 len(drafts),
             )

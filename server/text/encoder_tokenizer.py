@@ -13,8 +13,10 @@ from typing import Literal
 
 import msgspec
 import tokenizers
+import tokenizers.processors
 
 from ..errors import CheckpointError, TokenizerFailed
+from ..models.heads import PairFrame
 from ..types import TokenizedText
 from .tokenizer import Tokenizer, is_panic, read_json
 
@@ -38,9 +40,13 @@ def stated_length(directory: Path) -> int | None:
 class EncoderTokenizer:
     """A tokenizer that cuts texts to `max_length` tokens, special tokens included. Threads may share it."""
 
-    def __init__(self, tokenizer: Tokenizer, max_length: int, is_lower_case: bool = False) -> None:
-        """Raise CheckpointError if the special tokens alone are longer than `max_length`."""
-        self._backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    def __init__(
+        self, tokenizer: Tokenizer, max_length: int, is_lower_case: bool = False, frame: PairFrame | None = None
+    ) -> None:
+        """Raise CheckpointError if the special tokens alone, or the frame of pairs, are longer than `max_length`."""
+        self._backend, self._frame = tokenizers.Tokenizer.from_str(tokenizer.to_json()), frame
+        if frame is not None:
+            self._backend.post_processor = _around_pairs(self._backend, frame)
         self._tokenizer = tokenizer
         self._is_lower_case = is_lower_case
         self.num_special: int = self._backend.num_special_tokens_to_add(is_pair=True)  # of a pair, which has the most
@@ -83,6 +89,8 @@ class EncoderTokenizer:
     def _encode(self, texts: Sequence[TextOrPair], limit: int | None, side: Side = "right") -> list[TokenizedText]:
         if self._is_lower_case:
             texts = [text.lower() if isinstance(text, str) else (text[0].lower(), text[1].lower()) for text in texts]
+        if self._frame is not None:
+            texts = [text if isinstance(text, str) else (self._frame.text.format(*text), "") for text in texts]
         return [each for batch in _batches(texts) for each in self._encode_batch(batch, limit, side)]
 
     def _encode_batch(self, texts: Sequence[TextOrPair], limit: int | None, side: Side) -> list[TokenizedText]:
@@ -98,6 +106,14 @@ class EncoderTokenizer:
                     raise TokenizerFailed(f"The tokenizer of this model failed on a text: {error}.") from None
                 raise
         return [TokenizedText(tuple(each.ids), tuple(each.type_ids) if any(each.type_ids) else ()) for each in found]
+
+
+def _around_pairs(backend: tokenizers.Tokenizer, frame: PairFrame) -> tokenizers.processors.TemplateProcessing:
+    """Return the step that puts the frame's tokens around a pair: its whole text, and an empty one."""
+    around = {"before": frame.before, "after": frame.after}
+    found = {name: backend.encode(text, add_special_tokens=False) for name, text in around.items()}
+    special = [{"id": name, "ids": each.ids, "tokens": each.tokens} for name, each in found.items()]
+    return tokenizers.processors.TemplateProcessing(single="$A", pair="before $A $B after", special_tokens=special)
 
 
 def _batches(texts: Sequence[TextOrPair]) -> Iterator[list[TextOrPair]]:

@@ -285,6 +285,7 @@ BAD = [
     Bad(EMBED, {"input": "a", "priority": 2**40}, "priority"),
     Bad(EMBED, {"input": "a", "user": 5}, "user"),
     Bad(EMBED, {"input": "a", "normalize": "no"}, "normalize"),
+    Bad(EMBED, {"input": "a", "task": "retrieval.query"}, "task"),
     Bad(POOL, {"input": "a", "task": "generate"}, "task"),
     Bad(POOL, {"input": "a", "task": "classify"}, "model"),
     Bad(POOL, {"input": "a", "task": "token_embed", "dimensions": 4}, "dimensions"),

@@ -65,6 +65,7 @@ def test_an_objective_that_is_none_is_refused_by_name(server: Server, header: st
     assert "86400000" in error["message"]
 
 
-def test_a_fairness_id_has_a_limit(server: Server) -> None:
-    refused = httpx.post(server.url + TEXT, json={"prompt": "a"}, headers={FAIRNESS: "x" * 129})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, FAIRNESS)
+@pytest.mark.parametrize("header", [FAIRNESS, "x-session-id"])
+def test_an_id_has_a_limit(server: Server, header: str) -> None:
+    refused = httpx.post(server.url + TEXT, json={"prompt": "a"}, headers={header: "x" * 129})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, header)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 import transformers
+from tokenizers import Tokenizer
 
+from neuronserve.server.errors import CheckpointError
 from tests.api.serving import Server, running_server
-from tests.encoders import LONGEST, loaded, random_model, save
+from tests.encoders import LONGEST, loaded, random_model, save, write_json
 
 QUERY = "how tall is it"
 DOCUMENTS = ["it is tall", "a b c", "how tall", "some other words, many of them"]
@@ -167,3 +171,66 @@ def test_several_classes_are_no_score(labels: httpx.Client) -> None:
         answer = labels.post(path, json=body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
     assert labels.get("/v1/models").json()["data"][0]["tasks"] == ["classify"]
+
+
+CARD = (  # of Qwen/Qwen3-Reranker-0.6B: what is before a pair, its instruction, and what is behind it
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct"
+    ' provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
+    "Given a web search query, retrieve relevant passages that answer the query",
+    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+)
+LONG = "a long text of many words " * 200
+
+
+def reranker(directory: Path, is_tied: bool) -> tuple[Path, Any]:
+    """A decoder that answers with a token for yes or no, and vLLM's keys beside those of its class."""
+    tokens = 124
+    options = {"vocab_size": tokens, "max_position_embeddings": 700, "tie_word_embeddings": is_tied}
+    model = random_model("qwen3", transformers.AutoModelForCausalLM, **options)
+    tokenizer = Tokenizer.from_file(str(save(model, directory) / "tokenizer.json"))
+    tokenizer.add_tokens(["no", "yes"])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    keys = {"classifier_from_token": ["no", "yes"], "is_original_qwen3_reranker": True}
+    config = json.loads((directory / "config.json").read_text())
+    write_json(directory / "config.json", config | keys | {"architectures": ["Qwen3ForSequenceClassification"]})
+    return directory, model
+
+
+def probability(directory: Path, model: Any, query: str, document: str) -> float:
+    """As the model card computes it: the softmax of the two logits behind the last token."""
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    before, instruction, after = CARD
+    middle = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
+    first, pair, last = (tokenizer.encode(each, add_special_tokens=False).ids for each in (before, middle, after))
+    ids = [*first, *pair[: 700 - len(first) - len(last)], *last]
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
+    return float(torch.softmax(logits[[tokenizer.token_to_id(each) for each in ("no", "yes")]], dim=0)[1])
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_decoder_ranks_by_its_logits_of_two_tokens(tmp_path: Path, kernel_cache: str, is_tied: bool) -> None:
+    directory, model = reranker(tmp_path / "reranker", is_tied)
+    options = ("--kernel-cache-dir", kernel_cache, "--dtype", "float32", "--max-num-batched-tokens", "2048")
+    texts = [*DOCUMENTS, LONG]
+    want = [probability(directory, model, QUERY, text) for text in texts]
+    assert max(want) - min(want) > 1e-3
+    with (
+        running_server(directory, *options, program="neuronserve") as running,
+        httpx.Client(base_url=running.url) as to,
+    ):
+        scored = to.post("/v1/score", json={"text_1": QUERY, "text_2": DOCUMENTS}).json()["data"]
+        ranked = to.post("/v1/rerank", json={"query": QUERY, "documents": texts}).json()["results"]
+        too_long = to.post("/v1/score", json={"text_1": QUERY, "text_2": LONG})
+    assert [item["score"] for item in scored] == pytest.approx(want[:-1], abs=1e-5)
+    assert {item["index"]: item["relevance_score"] for item in ranked} == pytest.approx(dict(enumerate(want)), abs=1e-5)
+    assert ranked == sorted(ranked, key=lambda item: -item["relevance_score"])
+    assert (too_long.status_code, too_long.json()["error"]["param"]) == (400, "text_2")
+
+
+def test_a_token_that_does_not_exist_is_refused(tmp_path: Path, kernel_cache: str) -> None:
+    directory, _ = reranker(tmp_path / "reranker", is_tied=False)
+    config = json.loads((directory / "config.json").read_text())
+    write_json(directory / "config.json", config | {"classifier_from_token": ["no", "maybe so"]})
+    with pytest.raises(CheckpointError, match="classifier_from_token is"), loaded(directory, kernel_cache):
+        pass

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.api.serving import Server, running_server
+from tests.api.telemetry.scraping import encodings
 from tests.encoder_decoders import random_model
 from tests.encoders import save
 
@@ -62,7 +63,7 @@ def completed(client: openai.OpenAI, text: str, **options: Any) -> Any:
 
 
 def test_tokens_are_those_of_transformers_alone_and_together(served: Server, client: openai.OpenAI, model: Any) -> None:
-    """Twelve requests at a time have blocks for a few: sequences are preempted, and encoded again."""
+    """Twelve requests at a time have blocks for a few: sequences wait for room, and are preempted."""
     wanted = {text: expected(model, ids_of(served, text)) for text in TEXTS}
     assert len({tuple(tokens) for tokens in wanted.values()}) == len(TEXTS), "the encoder's text must matter"
     for text in TEXTS:
@@ -76,7 +77,9 @@ def test_tokens_are_those_of_transformers_alone_and_together(served: Server, cli
 
 
 def test_choices_streams_and_log_probabilities(served: Server, client: openai.OpenAI, model: Any) -> None:
-    whole = completed(client, TEXTS[0], logprobs=2, n=2)
+    before = encodings(served.url)
+    whole = completed(client, TEXTS[0], logprobs=2, n=2, extra_body={"return_token_ids": True, "cache_salt": "new"})
+    assert [now - then for now, then in zip(encodings(served.url), before, strict=True)] == [2, 1]
     wanted = expected(model, ids_of(served, TEXTS[0]))
     assert [choice.token_ids for choice in whole.choices] == [wanted, wanted]
     decoder = torch.tensor([[0, *wanted[:-1]]])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,9 @@ from tokenizers import Tokenizer
 
 from neuronserve.server.engine.transcript_rules import apply_rules
 from neuronserve.server.types import TranscriptRules
-from tests.api.serving import Server, running_server, write_checkpoint
+from tests.api.serving import Server, running_server, until, write_checkpoint
 from tests.api.speech import FIRST_TIME, IDS, VOCAB_SIZE, write_speech_checkpoint
+from tests.api.telemetry.scraping import encodings, scrape
 from tests.encoder_decoders import drawn
 from tests.media.test_sound import file_of, wave
 
@@ -73,8 +77,8 @@ def expected(model: Any, prompt: list[int], has_times: bool) -> list[int]:
     return [token for token in written if token != END]
 
 
-def ask(served: Server, **fields: Any) -> Any:
-    file = {"file": ("a.wav", file_of(SOUND))}
+def ask(served: Server, sound: Any = SOUND, **fields: Any) -> Any:
+    file = {"file": ("a.wav", file_of(sound))}
     answer = httpx.post(f"{served.url}/v1/audio/transcriptions", files=file, data=fields, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -95,6 +99,34 @@ def test_segments_are_those_of_transformers(served: Server, model: Any) -> None:
     assert written
     assert written == [token for token in wanted if token in written][: len(written)]
     assert found["segments"][0]["start"] == pytest.approx(0.02 * (wanted[0] - FIRST_TIME))
+
+
+def test_a_window_is_encoded_once_for_its_language_its_text_and_its_speech(served: Server) -> None:
+    before = encodings(served.url)
+    found = ask(served, temperature=0, response_format="verbose_json", seed=1)
+    assert found["segments"]
+    assert [now - then for now, then in zip(encodings(served.url), before, strict=True)] in ([3, 2], [3, 3])
+
+
+def test_an_engine_that_dies_in_the_middle_of_transcripts_changes_nothing(served: Server) -> None:
+    """Four files of two windows each; the next engine encodes again what was open."""
+    sounds, first = [wave(45) * (1 + i) / 4 for i in range(4)], served.engine_pid
+
+    def text(sound: Any) -> str:
+        written: str = ask(served, sound, language="en", temperature=0)["text"]
+        return written
+
+    def num_open() -> float:
+        seen = scrape(served.url)
+        return seen.value("vllm:num_requests_running") + seen.value("vllm:num_requests_waiting")
+
+    wanted = [text(sound) for sound in sounds]
+    with ThreadPoolExecutor(len(sounds)) as pool:
+        found = [pool.submit(text, sound) for sound in sounds]
+        until(lambda: num_open() > 0)
+        os.kill(first, signal.SIGKILL)
+        assert [each.result() for each in found] == wanted
+    assert served.engine_pid != first
 
 
 def test_texts_are_refused(served: Server) -> None:

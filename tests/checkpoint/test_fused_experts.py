@@ -16,6 +16,9 @@ from neuronserve.server.checkpoint.checkpoint import Checkpoint
 from neuronserve.server.checkpoint.microscaling import microscaled_codes
 from neuronserve.server.checkpoint.model_config import read_model_spec
 from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.families import model_spec_of
+from tests.checkpoint.gguf.made import random_tensors, together
+from tests.checkpoint.gguf.test_apart import CASES
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 Tensors = dict[str, np.ndarray]
@@ -47,6 +50,33 @@ def test_outputs_first_gates_before_ups(tmp_path: Path) -> None:
     assert not checkpoint.surplus
     for name, values in apart.items():
         assert np.array_equal(checkpoint.load(name), values)
+
+
+FAMILIES = [name for name, case in CASES.items() if "num_experts_per_tok" in case.own or "top_k_experts" in case.own]
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if not name.startswith("minimax")])
+def test_every_family_with_experts_is_read_apart_and_together(tmp_path: Path, name: str) -> None:
+    """transformers writes most families' experts together; published files have them apart."""
+    spec = model_spec_of(CASES[name].own)
+    tensors = random_tensors(spec)
+    whole: Tensors = {}
+    for each, values in together(tensors).items():
+        stem, _, part = each.removesuffix(".weight").rpartition(".experts.")
+        if not stem:
+            whole[each] = values
+        elif part == "down_proj":
+            whole[f"{stem}.experts.down_proj"] = values
+        elif part == "gate_proj":
+            ups = [tensors[each.replace("experts.gate", f"experts.{i}.up")] for i in range(len(values))]
+            whole[f"{stem}.experts.gate_up_proj"] = np.concatenate([values, np.stack(ups)], axis=1)
+    for form, stored in (("apart", tensors), ("together", whole)):
+        (tmp_path / form).mkdir()
+        save_file(stored, tmp_path / form / "model.safetensors")
+        checkpoint = Checkpoint.open(tmp_path / form, spec)
+        assert checkpoint.surplus == ()
+        for each, values in tensors.items():
+            np.testing.assert_array_equal(checkpoint.load(each), values)
 
 
 @pytest.mark.parametrize(("shape", "module"), [("tiny-gpt-oss", "mlp"), ("tiny-llama4", "feed_forward")])

@@ -32,7 +32,7 @@ def filled_pool(block_bytes: int = BLOCK) -> KVPool:
 @given(st.sets(st.integers(1, NUM_BLOCKS - 1)))
 def test_pages_of_free_blocks_are_empty_and_no_byte_of_the_others_has_changed(free: set[int]) -> None:
     pool = filled_pool()
-    num_bytes = pool.give_back(list(free), NUM_BLOCKS)
+    num_bytes = pool.give_back(list(free))
     assert num_bytes % mmap.PAGESIZE == 0
     num_zeros = 0
     for shard in pool.shards:
@@ -45,7 +45,7 @@ def test_pages_of_free_blocks_are_empty_and_no_byte_of_the_others_has_changed(fr
 def test_memory_that_was_given_back_is_the_hosts_until_it_is_written_again() -> None:
     pool = filled_pool(2**20)
     full = taken_bytes(os.getpid())
-    assert pool.give_back(list(range(1, NUM_BLOCKS)), NUM_BLOCKS) == 8 * (NUM_BLOCKS - 1) * 2**20
+    assert pool.give_back(list(range(1, NUM_BLOCKS))) == 8 * (NUM_BLOCKS - 1) * 2**20
     assert full - taken_bytes(os.getpid()) >= 7 * (NUM_BLOCKS - 1) * 2**20
     pool.shards[0].bytes[2**20] = 7
     assert pool.shards[0].bytes[2**20] == 7

@@ -221,7 +221,7 @@ def test_contents_of_a_block_are_those_of_all_layers_and_cores() -> None:
     pool = KVPool.allocate([NeuronCore(0), NeuronCore(1)], places, 8, (2 * 64, 2))
     for shard in pool.shards:
         shard.bytes[:] = np.random.default_rng(0).integers(0, 256, shard.bytes.size)
-    blocks, before = PoolBlocks(pool, 8), [shard.bytes.copy() for shard in pool.shards]
+    blocks, before = PoolBlocks(pool), [shard.bytes.copy() for shard in pool.shards]
     assert blocks.num_bytes == 2 * 3 * 2 * 64
     content = blocks.read(5).copy()
     blocks.write(2, content)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from neuronserve.server.device.attention_layout import CHUNK, item_scratch_bytes, lanes_work_bytes
+from neuronserve.server.device.attention_layout import CHUNK, TEXT_WORK_BYTES, item_scratch_bytes, lanes_work_bytes
 from neuronserve.server.device.layout import round_up
 from neuronserve.server.kernels.attention.both_sides import attention_both_sides_bf16, attention_both_sides_f32
 from neuronserve.server.kernels.records import BothSidesOperands
@@ -36,6 +36,7 @@ class Texts:
     cell: Cell
     reach: int = 0
     has_bias: bool = False
+    has_rows: bool = False
 
     def draw(self, text: int, what: int, heads: int) -> Array:
         rng = np.random.default_rng((text, what))
@@ -52,6 +53,11 @@ class Texts:
         table = np.random.default_rng(9).standard_normal((self.shape[0], 2 * LONGEST + CHUNK)).astype(np.float32)
         return table * np.float32(self.has_bias)
 
+    def rows(self, what: int) -> Array:
+        """Keys or queries by distance, [heads, 2 * LONGEST + CHUNK, head_dim]."""
+        rng, size = np.random.default_rng((9, what)), (self.shape[0], 2 * LONGEST + CHUNK, self.shape[2])
+        return rng.standard_normal(size).astype(np.float32) * np.float32(self.has_rows)
+
     def want(self, text: int) -> Array:
         """Return the result by definition, in float64."""
         heads, kv_heads = self.shape[:2]
@@ -59,6 +65,8 @@ class Texts:
         k, v = (np.repeat(each, heads // kv_heads, axis=1) for each in (k, v))
         distance = np.arange(len(q))[None, :] - np.arange(len(q))[:, None]
         scores = np.einsum("qhd,khd->hqk", q, k) + self.bias[:, LONGEST + distance]
+        scores += np.einsum("qhd,hqkd->hqk", q, self.rows(0)[:, LONGEST + distance])
+        scores += np.einsum("khd,hqkd->hqk", k, self.rows(1)[:, LONGEST + distance])
         if self.reach:
             scores = np.where(np.abs(distance) <= self.reach, scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -79,10 +87,11 @@ class Texts:
         group, width, bias = heads // kv_heads, round_up(heads * head_dim, 32), self.bias
         groups = np.array([(j * group, (j + 1) * group) for j in range(kv_heads)], np.int32)
         rows = tile_tokens * group
-        stride = round_up(item_scratch_bytes(rows, pad) + lanes_work_bytes(rows, pad), 64)
+        stride = round_up(item_scratch_bytes(rows, pad) + max(lanes_work_bytes(rows, pad), TEXT_WORK_BYTES), 64)
         scratch, output = aligned((stride * pool.num_threads,), np.uint8), np.full((len(q), width), np.nan, np.float32)
         scratch[:] = 0xFF  # NaN
         counters = work_counters(pool)
+        keys, queries = np.ascontiguousarray(self.rows(0).swapaxes(1, 2)), self.rows(1)
         operands = BothSidesOperands(
             qkv=address(q),
             ldc=heads * head_dim,
@@ -105,6 +114,8 @@ class Texts:
             bias=address(bias) if self.has_bias else 0,
             bias_stride=bias.shape[1],
             bias_middle=LONGEST,
+            distance_keys=address(keys) if self.has_rows else 0,
+            distance_queries=address(queries) if self.has_rows else 0,
         )
         step = step_record(
             num_tokens=len(q),
@@ -147,12 +158,21 @@ def test_it_equals_softmax(
         assert np.abs(got - want).max() <= 2e-5 * np.abs(want).max()
 
 
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[-1], (5, 5, 9, 16, 7)], ids=str)
 @pytest.mark.parametrize("cell", ["bf16", "f32"])
-@pytest.mark.parametrize(("reach", "has_bias"), [(0, True), (40, False)])
+def test_rows_by_distance(two_threads: WorkerPool, shape: tuple[int, int, int, int, int], cell: Cell) -> None:
+    texts = Texts(shape, cell, has_rows=True)
+    for text, got in enumerate(texts.run(two_threads, list(range(len(LENGTHS))))):
+        want = texts.want(text)
+        assert np.abs(got - want).max() <= 2e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("cell", ["bf16", "f32"])
+@pytest.mark.parametrize(("reach", "has_bias", "has_rows"), [(0, True, False), (40, False, False), (0, False, True)])
 def test_a_text_is_bitwise_the_same_alone_and_among_others(
-    pool: WorkerPool, cell: Cell, reach: int, has_bias: bool
+    pool: WorkerPool, cell: Cell, reach: int, has_bias: bool, has_rows: bool
 ) -> None:
-    texts = Texts(SHAPES[1], cell, reach, has_bias)
+    texts = Texts(SHAPES[0] if has_rows else SHAPES[1], cell, reach, has_bias, has_rows)
     alone = [texts.run(pool, [text])[0] for text in range(len(LENGTHS))]
     order = [3, 4, 0, 2, 2, 1]
     for text, got in zip(order, texts.run(pool, order), strict=True):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModel
 
 from neuronserve.server.models.config_values import ConfigError
+from neuronserve.server.models.decoder import decoder_graph
 from neuronserve.server.models.families import ENCODERS, FAMILIES, model_spec_of
 from neuronserve.server.models.heads import Dense, RowFunction, classification_head
+from neuronserve.server.models.layer import RopeSpec
+from neuronserve.server.models.linear import Linear
 from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import tensor_shapes
+from tests.encoders import random_model, save
 from tests.model_specs import windows_of
 
 TYPES = {
@@ -23,11 +29,21 @@ TYPES = {
     "MPNet": "mpnet",
     "DistilBert": "distilbert",
     "ModernBert": "modernbert",
+    "Albert": "albert",
+    "Electra": "electra",
+    "Ernie": "ernie",
+    "NomicBert": "nomic_bert",
+    "JinaEmbeddingsV3": "jina_embeddings_v3",
+    "Gte": "gte",
+    "DebertaV2": "deberta-v2",
 }
+V3 = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm", "position_buckets": 256}
+OPTIONS: dict[str, dict[str, Any]] = {"DebertaV2": V3 | {"position_biased_input": False, "pos_att_type": "p2c|c2p"}}
+RENAMED = ("NomicBert", "JinaEmbeddingsV3", "Gte")  # files have other names than the classes of transformers
 
 
 def values_of(name: str, architecture: str | None = None) -> dict[str, Any]:
-    values: dict[str, Any] = AutoConfig.for_model(TYPES[name]).to_dict()
+    values: dict[str, Any] = AutoConfig.for_model(TYPES[name], **OPTIONS.get(name, {})).to_dict()
     return values | {"architectures": [architecture or f"{name}Model"]}
 
 
@@ -39,13 +55,42 @@ def test_every_encoder_is_here() -> None:
     assert set(TYPES) == set(ENCODERS)
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", [name for name in TYPES if name not in RENAMED])
 def test_tensors_are_those_of_transformers(name: str) -> None:
     with torch.device("meta"):
-        model = AutoModel.from_config(AutoConfig.for_model(TYPES[name]))
+        model = AutoModel.from_config(AutoConfig.for_model(TYPES[name], **OPTIONS.get(name, {})))
     spec = served(name)
     expected = {f"{spec.names.prefix}{key}": tuple(values.shape) for key, values in model.named_parameters()}
     assert tensor_shapes(spec) == expected
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_tensors_are_those_of_published_files(tmp_path: Path, name: str) -> None:
+    model = random_model(TYPES[name])
+    with safe_open(save(model, tmp_path) / "model.safetensors", "np") as file:
+        shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 - no mapping
+    spec = served(name, **model.config.to_dict())
+    assert tensor_shapes(spec) == {f"{spec.names.prefix}{key}": shape for key, shape in shapes.items()}
+
+
+def test_layers_of_albert_share_their_weights() -> None:
+    spec = served("Albert", num_hidden_layers=5, num_hidden_groups=2)
+    graph = decoder_graph(spec)
+    assert [layer.weights[0] for layer in spec.layers if layer.weights] == list("00011")
+    assert graph.stored_layers() == [0, 3]
+    assert graph.layers[0] == graph.layers[2] != graph.layers[3]
+    assert sum(group.count for group in graph.groups) == 5
+    one, all_of_them = (dict(graph.counted(is_computed=each)) for each in (False, True))
+    qkv = next(op for op in one if isinstance(op, Linear) and op.name == "qkv")
+    assert (one[qkv], all_of_them[qkv]) == (1, 3)
+
+
+def test_nomic_reads_keys_of_its_publisher() -> None:
+    published = {"n_embd": 96, "n_head": 6, "n_inner": 128, "n_layer": 2, "n_positions": 8192, "rotary_emb_base": 500}
+    config = {"architectures": ["NomicBertModel"], "auto_map": {"AutoModel": "modeling.NomicBertModel"}, **published}
+    spec = model_spec_of(config)
+    assert (spec.hidden_size, spec.num_heads, spec.num_layers, spec.max_position) == (96, 6, 2, 8192)
+    assert spec.attention.rope == RopeSpec(500.0)
 
 
 def test_positions_begin_after_the_padding() -> None:
@@ -87,6 +132,16 @@ def test_a_decoder_embeds_without_its_output_layer(architecture: str) -> None:
         ("MPNet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64"),
         ("ModernBert", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']: must name the type"),
         ("DistilBert", {"n_heads": 0}, "n_heads is 0"),
+        ("Albert", {"inner_group_num": 2}, "inner_group_num is 2"),
+        ("Albert", {"num_hidden_groups": 13}, "num_hidden_groups is 13: there are 12 layers"),
+        ("DebertaV2", {"conv_kernel_size": 3}, "conv_kernel_size is 3"),
+        ("DebertaV2", {"relative_attention": False}, "relative_attention is False"),
+        ("DebertaV2", {"share_att_key": False}, "share_att_key is False"),
+        ("DebertaV2", {"pos_att_type": ["c2p"]}, "pos_att_type is ['c2p']"),
+        ("DebertaV2", {"pos_att_type": "c2p|p2p"}, "pos_att_type is 'c2p|p2p'"),
+        ("NomicBert", {"num_experts": 8}, "num_experts is 8"),
+        ("NomicBert", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction is 0.5"),
+        ("NomicBert", {"prenorm": True}, "prenorm is True"),
     ],
 )
 def test_refusals(name: str, changes: dict[str, Any], complaint: str) -> None:

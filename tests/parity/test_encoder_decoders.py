@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from neuronserve.server.api.pipeline.sources import text_item
 from neuronserve.server.config import EngineConfig
 from neuronserve.server.engine.load.loading import load_engine
+from neuronserve.server.types import Request, SamplingParams
 from tests.depth import representative
-from tests.encoder_decoders import KINDS, logits, random_model, source_of
+from tests.encoder_decoders import KINDS, engine_logits, logits, random_model
 from tests.encoders import VOCAB, save
 
 FLOAT32_TOLERANCE = 1e-5  # largest error over largest value
-NARROW = {"bfloat16": 0.06, "int8": 0.15}  # mean error over mean logit; scores of T5 have no scale
 CASES = [(name, size) for name in KINDS for size in (1, 2, 4)]
 LENGTHS = [(1, 1), (2, 40), (33, 7), (64, 1), (150, 99)]  # of the encoder's text, and of the decoder's
 
@@ -61,16 +63,35 @@ def test_float32_logits_are_those_of_transformers(tmp_path: Path, kernel_cache: 
     with engine(save(model, tmp_path / name), kernel_cache, size) as found:
         for source, decoder in texts():
             want = logits(model, source, decoder)
-            got = found.runner.logits(decoder, source=source_of(source))
+            got = engine_logits(found, source, decoder)
             assert np.abs(got - want).max() <= FLOAT32_TOLERANCE * np.abs(want).max(), (len(source), len(decoder))
 
 
+NARROW: dict[
+    str, tuple[dict[str, str], float]
+] = {  # options, and mean error over mean logit; scores of T5 have no scale
+    "bfloat16": ({}, 0.06),
+    "int8 weights": ({"quantization": "int8"}, 0.15),
+    "int8 cache": ({"kv_cache_dtype": "int8"}, 0.06),
+    "fp8 cache": ({"kv_cache_dtype": "fp8"}, 0.15),
+}
+
+
 @pytest.mark.parametrize("name", representative(tuple(KINDS), "flan-t5"))
-def test_bfloat16_and_int8_are_near_float32(tmp_path: Path, kernel_cache: str, name: str) -> None:
+def test_narrow_weights_and_caches_are_near_float32(tmp_path: Path, kernel_cache: str, name: str) -> None:
     model, (source, decoder) = random_model(name), texts()[2]
     directory, want = save(model, tmp_path / name), logits(model, source, decoder)
-    for form, tolerance in NARROW.items():
-        narrow = {"dtype": "bfloat16", "quantization": "int8" if form == "int8" else None}
-        with engine(directory, kernel_cache, 2, **narrow) as found:
-            got = found.runner.logits(decoder, source=source_of(source))
-        assert np.abs(got - want).mean() <= tolerance * np.abs(want).mean(), form
+    for form, (options, tolerance) in NARROW.items():
+        with engine(directory, kernel_cache, 2, dtype="bfloat16", **options) as found:
+            got = engine_logits(found, source, decoder)
+        error = np.abs(got - want).mean() / np.abs(want).mean()
+        assert error <= tolerance, form
+
+
+def test_what_the_encoder_cannot_read_is_refused(tmp_path: Path, kernel_cache: str) -> None:
+    whole = text_item([5, 6, 7])
+    with engine(save(random_model("t5-one-layer"), tmp_path / "t5"), kernel_cache, 1) as found:
+        for media in ((), (whole, whole), (text_item([]),), (replace(whole, num_tokens=2),), (text_item([5] * 257),)):
+            request = Request("a", (0,), SamplingParams(1), 0.0, media=media)
+            assert "one text of up to 256 tokens" in found.runner.encoder.refusal(request)
+        assert found.runner.encoder.refusal(replace(request, media=(whole,))) is None

@@ -22,6 +22,7 @@ LENGTHS = (1, 2, 17, 64, 65, 130, LONGEST)
 FORMATS: dict[Quantization, float] = {"int8": 1e-3, "fp8": 8e-3, "int4": 0.12}
 PARALLEL = [(name, size) for name in FAMILIES for size in (1, 2, 4)]
 OFTEN = [(name, 1) for name in FAMILIES] + [("bert", 2), ("mpnet", 4), ("modernbert", 2), ("qwen3", 4)]
+OFTEN += [("albert", 4), ("deberta-v2", 4), ("deberta-v2-no-buckets", 2), ("nomic_bert", 2), ("gte", 4)]
 
 Models = Callable[[str], tuple[Path, Any]]
 
@@ -75,7 +76,7 @@ def test_float32_states_are_those_of_transformers(model_of: Models, kernel_cache
             assert worst(found.encoder.states(text), expected(model, text)) <= FLOAT32_TOLERANCE
 
 
-@pytest.mark.parametrize("name", representative(tuple(FAMILIES), "modernbert"))
+@pytest.mark.parametrize("name", representative(tuple(FAMILIES), "modernbert", "albert", "deberta-v2"))
 def test_vectors_of_8_and_4_bits_are_near_those_of_float32(model_of: Models, kernel_cache: str, name: str) -> None:
     directory, model = model_of(name)
     given = texts(has_types(name, model))

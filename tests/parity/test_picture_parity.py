@@ -16,11 +16,11 @@ import torch
 from neuronserve.server.config import EngineConfig
 from neuronserve.server.engine.encode.runner import SharedRunner
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
-from neuronserve.server.engine.vision.pictures import PictureRunner, Pictures, load_pictures
+from neuronserve.server.engine.vision.pictures import load_pictures
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.scheduler.pictures import PictureScheduler
+from neuronserve.server.scheduler.encodings import EncodingBooks, EncodingLimits, EncodingScheduler
 from neuronserve.server.scheduler.scheduler import Scheduler
-from neuronserve.server.types import MediaItem, Request, SamplingParams
+from neuronserve.server.types import Encoding, MediaItem, Request, SamplingParams
 from tests.engine.mailbox import Mailbox, run_all
 from tests.parity.vision_models import MODELS, TOKEN, random_picture, random_vision_model
 
@@ -54,11 +54,11 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 
 
 @pytest.fixture(scope="module")
-def engine_of(model_of: Any, kernel_cache: str) -> Callable[..., tuple[LoadedEngine, Pictures]]:
+def engine_of(model_of: Any, kernel_cache: str) -> Callable[..., tuple[LoadedEngine, EncodingLimits]]:
     """(name, tensor_parallel_size, chunk) -> a loaded engine with its encoder."""
 
     @lru_cache(maxsize=3)
-    def load(name: str, tp: int = 1, chunk: int = 64) -> tuple[LoadedEngine, Pictures]:
+    def load(name: str, tp: int = 1, chunk: int = 64) -> tuple[LoadedEngine, EncodingLimits]:
         config = EngineConfig(
             model_path=str(model_of(name)[1]),
             device="inf2.48xlarge",
@@ -148,11 +148,11 @@ def error_of(got: np.ndarray, expected: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_vectors_of_a_picture_are_those_of_transformers(model_of: Any, engine_of: Any, name: str) -> None:
-    model, (loaded, pictures) = model_of(name)[0], engine_of(name)
+    model, (loaded, _) = model_of(name)[0], engine_of(name)
     width = loaded.placement.buffers.widths.hidden
     for item in prompt_of(name)[1]:
-        assert pictures.tower.refusal(item) is None
-        got = pictures.tower.encode(item).reshape(item.num_tokens, -1, width)
+        assert loaded.runner.encoder.tower.refusal(item) is None
+        got = loaded.runner.encoder.tower.encode(item).reshape(item.num_tokens, -1, width)
         for section, expected in enumerate(vectors_of(model, name, item)):
             assert error_of(got[:, section, :48], expected) <= TOLERANCE
         assert not got[:, :, 48:].any()
@@ -165,9 +165,11 @@ def test_logits_of_a_prompt_with_pictures_are_those_of_transformers(
 ) -> None:
     model, (loaded, pictures) = model_of(name)[0], engine_of(name, tp, chunk)
     ids, media = prompt_of(name)
-    for item in media:
-        pictures.encode(item)
-    got = loaded.runner.logits(ids, media=media)
+    books = EncodingBooks(pictures)
+    assert books.hold({item.digest: item for item in media})
+    loaded.runner.encoder.encode([Encoding(item.digest, item, books.kept[item.digest], "prompt") for item in media])
+    encoded = [block for item in media for block in books.kept[item.digest]]
+    got = loaded.runner.logits(ids, media=media, encoded=encoded)
     assert error_of(got, logits_of(model, name, ids, media)) <= TOLERANCE
     without = tuple(8 if token == TOKEN else token for token in ids)
     expected = model(input_ids=torch.tensor([without])).logits[0].numpy()
@@ -176,7 +178,7 @@ def test_logits_of_a_prompt_with_pictures_are_those_of_transformers(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_picture_of_another_form_is_refused(engine_of: Any, name: str) -> None:
-    tower, item = engine_of(name)[1].tower, prompt_of(name)[1][0]
+    tower, item = engine_of(name)[0].runner.encoder.tower, prompt_of(name)[1][0]
     for wrong in (
         replace(item, num_tokens=item.num_tokens + 1),
         replace(item, pixels=item.pixels[:-4]),
@@ -187,17 +189,18 @@ def test_a_picture_of_another_form_is_refused(engine_of: Any, name: str) -> None
 
 
 def engine_tokens(
-    engine: tuple[LoadedEngine, Pictures],
+    engine: tuple[LoadedEngine, EncodingLimits],
     requests: list[Request],
     chunk: int,
     num_blocks: int = 64,
-    most_bytes: int = 1 << 20,
-) -> tuple[Mailbox, KVCacheManager, PictureScheduler]:
+    num_vectors: int = 1000,
+) -> tuple[Mailbox, KVCacheManager, EncodingScheduler]:
     loaded, pictures = engine
     config = replace(loaded.scheduler, max_num_batched_tokens=chunk, max_num_seqs=min(chunk, 3))
     cache = KVCacheManager(replace(loaded.cache, num_blocks=num_blocks, enable_prefix_caching=True))
-    scheduler = PictureScheduler(Scheduler(config, cache), replace(pictures.limits, most_bytes=most_bytes))
-    runner = PictureRunner(SharedRunner(loaded.runner, loaded.beside.runner), pictures)
+    limits = replace(pictures, num_blocks=num_vectors, max_num_tokens=chunk)
+    scheduler = EncodingScheduler(Scheduler(config, cache), limits)
+    runner = SharedRunner(loaded.runner, loaded.beside.runner)
     return run_all(scheduler, runner, requests), cache, scheduler
 
 
@@ -228,12 +231,11 @@ def test_generated_tokens_do_not_depend_on_chunks_batches_or_preemption(
     ]
     expected = {request.request_id: greedy(model, name, request) for request in requests if request is not again}
     expected["again"] = expected["first"]
-    row_bytes = engine[1].limits.vector_bytes
-    preempted = 0
+    preempted, all_vectors = 0, sum(item.num_tokens for item in media)
     one = (len(ids) + 18) // 16 + 1  # blocks of a sequence
-    tight = [(64, num_blocks, 1 << 20) for num_blocks in range(one + 2, 2 * one + 1)]
-    for chunk, num_blocks, most_bytes in ((1, 64, 1 << 20), (7, 64, row_bytes), *tight):
-        mailbox, cache, scheduler = engine_tokens(engine, requests, chunk, num_blocks, most_bytes)
+    tight = [(64, num_blocks, 1000) for num_blocks in range(one + 2, 2 * one + 1)]
+    for chunk, num_blocks, num_vectors in ((1, 64, 1000), (7, 64, all_vectors), *tight):
+        mailbox, cache, scheduler = engine_tokens(engine, requests, chunk, num_blocks, num_vectors)
         assert mailbox.tokens == expected
         preempted += mailbox.num_preempted
         assert cache.pool.num_free == num_blocks - 1
@@ -264,7 +266,7 @@ def test_blocks_are_shared_only_behind_the_same_pictures(engine_of: Any) -> None
     cached = {event.request_id: event.num_cached_tokens for event in mailbox.events}
     assert cached["other"] == 0  # the first picture begins in the first block
     assert cached["same"] == (len(ids) - 1) // cache.config.block_size * cache.config.block_size
-    assert (scheduler.num_read, scheduler.num_encoded) == (9, 4)
+    assert (scheduler.books.num_queries, scheduler.books.num_hits) == (9, 5)
 
 
 def test_pictures_that_the_prompt_has_no_place_for_end_their_request_alone(engine_of: Any) -> None:

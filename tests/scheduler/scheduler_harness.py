@@ -33,7 +33,7 @@ GROUPS = (
 
 # Fields of Request.
 OWN = (
-    *("arrival_time", "priority", "cache_salt", "tenant", "generated_token_ids", "num_source_tokens"),
+    *("arrival_time", "priority", "cache_salt", "tenant", "generated_token_ids", "media"),
     *("weight", "first_token_by", "token_interval_s", "due_time"),
 )
 

@@ -1,4 +1,4 @@
-"""The choice of an engine: never a dead one, never a much fuller one, else the prefix's holder; counts that add up."""
+"""The choice of an engine: a live one that computes the prompt soonest, whoever else chooses; counts that add up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neuronserve.server.config import CacheConfig
 from neuronserve.server.errors import EngineDead
 from neuronserve.server.kv_cache.hashing import HashChain
 from neuronserve.server.scheduler.prefix_index import PrefixIndex
-from neuronserve.server.scheduler.router import LOAD_MARGIN, TOKENS_PER_HIT, EngineView, Router, choose
+from neuronserve.server.scheduler.router import PENDING_WEIGHT, EngineView, Router, choose, load_of
 from neuronserve.server.types import Request, SamplingParams
 
 BLOCK = 4
@@ -19,29 +19,27 @@ CACHE = CacheConfig(num_blocks=33, block_size=BLOCK)
 LONG = tuple(range(40))
 
 
-def request(name: str, prompt: tuple[int, ...], salt: str = "") -> Request:
-    return Request(name, prompt, SamplingParams(8), 0.0, cache_salt=salt)
+def request(name: str, prompt: tuple[int, ...], salt: str = "", session: str = "") -> Request:
+    return Request(name, prompt, SamplingParams(8), 0.0, cache_salt=salt, session=session)
 
 
-views = st.builds(EngineView, st.booleans(), st.integers(0, 5000), st.integers(0, 2000), st.integers(0, 9))
+sizes = st.integers(0, 5000)
+views = st.builds(EngineView, st.booleans(), sizes, sizes, sizes, st.integers(0, 9))
 
 
 @given(st.lists(views, min_size=1, max_size=6))
-def test_the_choice_is_alive_not_overloaded_and_has_the_longest_hit_of_those(engines: list[EngineView]) -> None:
+def test_the_choice_is_alive_and_has_the_first_token_soonest(engines: list[EngineView]) -> None:
     alive = [engine for engine in engines if engine.is_alive]
     if not alive:
         with pytest.raises(EngineDead):
             choose(engines)
         return
-    least = min(engine.num_open_tokens for engine in alive)
     chosen = engines[choose(engines)]
     assert chosen.is_alive
-    assert chosen.num_open_tokens <= LOAD_MARGIN * least + TOKENS_PER_HIT * chosen.num_cached_tokens
     for other in alive:
-        if other.num_cached_tokens > chosen.num_cached_tokens:
-            assert other.num_open_tokens > LOAD_MARGIN * least + TOKENS_PER_HIT * other.num_cached_tokens
-        if other.num_cached_tokens == chosen.num_cached_tokens:
-            assert other.num_open_tokens >= chosen.num_open_tokens
+        pending = 10 * (chosen.num_pending_tokens - other.num_pending_tokens)
+        uncached = 10 * (chosen.num_uncached_tokens - other.num_uncached_tokens)
+        assert pending + uncached + chosen.num_open_tokens - other.num_open_tokens <= 0
 
 
 def test_with_no_prefix_in_common_the_least_loaded_takes_it_and_idle_engines_take_turns() -> None:
@@ -54,7 +52,7 @@ def test_with_no_prefix_in_common_the_least_loaded_takes_it_and_idle_engines_tak
     assert [router.place(request(f"c{i}", (200 + i,))) for i in range(2)] == [0, 1]
 
 
-def test_a_conversation_stays_where_it_began_until_the_margin_is_passed() -> None:
+def test_a_conversation_stays_where_it_began_while_waiting_there_is_shorter_than_computing_it_elsewhere() -> None:
     router = Router(2, CACHE)
     home = router.place(request("turn 0", LONG))
     router.end("turn 0")
@@ -62,16 +60,40 @@ def test_a_conversation_stays_where_it_began_until_the_margin_is_passed() -> Non
         prompt = LONG + tuple(range(turn * 10))
         assert router.place(request(f"turn {turn}", prompt)) == home
         router.end(f"turn {turn}")
-    margin = TOKENS_PER_HIT * len(LONG)
-    router.place(request("elsewhere", (1,)))  # takes the other engine's turn, and ends
-    router.end("elsewhere")
-    taken = router.place(request("big", LONG))
-    assert taken == home
-    for _ in range(margin - len(LONG)):
-        router.generated("big")
-    assert router.loads[home] == margin  # not more than it
-    assert router.place(request("held", (*LONG, 1))) == home
-    assert router.place(request("moves", (*LONG, 2))) != home
+    assert router.place(request("waits", (9,) * len(LONG)), wanted=home) == home
+    assert router.place(request("moves", (*LONG, 2))) != home, "a prompt as long waits there already"
+    router.end("moves")
+    router.forget_prefixes()
+    assert router.place(request("again", LONG), wanted=home) == home
+    router.generated("waits")
+    router.generated("again")
+    assert router.place(request("stays", (*LONG, 2))) == home, "nothing waits there any more"
+
+
+def test_a_session_stays_on_its_engine_though_its_prompts_have_nothing_in_common() -> None:
+    router = Router(4, CACHE)
+    home = router.place(request("first", LONG, session="s"))
+    router.end("first")
+    for i in range(5):
+        assert router.place(request(f"turn {i}", (100 + i,) * 20, session="s")) == home
+        router.end(f"turn {i}")
+    router.place(request("waits", (7,) * 200), wanted=home)
+    assert router.place(request("moves", (50,) * 20, session="s")) != home, "it is much fuller"
+    router.lose(home)
+    assert router.place(request("other", (60,) * 20, session="s")) != home
+
+
+def test_routers_that_do_not_know_of_each_other_do_not_herd() -> None:
+    """16 routers get a burst of 8 requests each for 8 engines; no engine has more than 1.5 times the mean."""
+    routers = [Router(8, CACHE, name=f"router {i}") for i in range(16)]
+    placed = [
+        router.place(request(f"{i} {j}", (1000 + 8 * i + j,) * 40))
+        for j in range(8)
+        for i, router in enumerate(routers)
+    ]
+    first = placed[:16]
+    assert max(map(first.count, range(8))) <= 5, "they begin with different engines"
+    assert max(map(placed.count, range(8))) <= 1.5 * len(placed) / 8
 
 
 def test_a_salt_keeps_prefixes_apart_and_a_reset_forgets_them() -> None:
@@ -140,6 +162,7 @@ class RouterMachine(RuleBasedStateMachine):
         super().__init__()
         self.router = Router(3, CACHE)
         self.open: dict[str, tuple[int, int]] = {}
+        self.pending: dict[str, int] = {}
         self.dead: set[int] = set()
         self.count = 0
         self.sent = [PrefixIndex(CACHE.num_blocks - 1) for _ in range(3)]
@@ -157,21 +180,25 @@ class RouterMachine(RuleBasedStateMachine):
         chain = HashChain(BLOCK, salt)
         chain.extend(prompt, len(prompt) // BLOCK)
         cached = [sent.match(chain.digests[: (len(prompt) - 1) // BLOCK]) * BLOCK for sent in self.sent]
-        views = [EngineView(i not in self.dead, before[i], cached[i], self.placed[i]) for i in range(3)]
+        waiting = [sum(self.pending[name] for name, (at, _) in self.open.items() if at == i) for i in range(3)]
+        turns = [i + self.placed[i] * 3 for i in range(3)]
+        uncached = [len(prompt) - each for each in cached]
+        views = [EngineView(i not in self.dead, waiting[i], before[i], uncached[i], turns[i]) for i in range(3)]
         chosen = self.router.place(request(name, prompt, salt))
         assert chosen == choose(views)  # among all of them, though it looks at few
         self.sent[chosen].add(chain.digests)
         self.placed[chosen] += 1
-        least = min(load for i, load in enumerate(before) if i not in self.dead)
-        assert before[chosen] <= LOAD_MARGIN * least + TOKENS_PER_HIT * len(prompt)  # imbalance is bounded
-        self.open[name] = (chosen, len(prompt))
+        loads = [load_of(view.num_pending_tokens, view.num_open_tokens) for view in views]
+        least = min(load for i, load in enumerate(loads) if i not in self.dead)
+        assert loads[chosen] <= least + PENDING_WEIGHT * len(prompt)  # imbalance is bounded
+        self.open[name], self.pending[name] = (chosen, len(prompt)), uncached[chosen]
 
     @rule(data=st.data())
     def generate(self, data: st.DataObject) -> None:
         if self.open:
             name = data.draw(st.sampled_from(sorted(self.open)))
             self.router.generated(name)
-            self.open[name] = (self.open[name][0], self.open[name][1] + 1)
+            self.open[name], self.pending[name] = (self.open[name][0], self.open[name][1] + 1), 0
 
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:

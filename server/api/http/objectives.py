@@ -1,4 +1,4 @@
-"""Objectives of latency and tenant of a request, in the headers of llm-d's router."""
+"""Objectives of latency, tenant and session of a request, in the headers of llm-d's and vLLM's routers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ...errors import InvalidRequest
 TTFT_HEADER = "x-llm-d-slo-ttft-ms"
 TPOT_HEADER = "x-llm-d-slo-tpot-ms"
 FAIRNESS_HEADER = "x-llm-d-inference-fairness-id"
+SESSION_HEADER = "x-session-id"
 MOST_MS = 86_400_000
 MAX_ID_LENGTH = 128
 
@@ -23,6 +24,7 @@ class Objectives:
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     fairness_id: str = ""
+    session: str = ""
 
 
 NO_OBJECTIVES = Objectives()
@@ -30,11 +32,15 @@ NO_OBJECTIVES = Objectives()
 
 def objectives_of(headers: Headers) -> Objectives:
     """Return what the headers say. Raises InvalidRequest, which names the header."""
-    fairness_id = headers.get(FAIRNESS_HEADER, "")
-    if len(fairness_id) > MAX_ID_LENGTH:
-        given = f"{FAIRNESS_HEADER} has {len(fairness_id)} characters: {MAX_ID_LENGTH} are the most."
-        raise InvalidRequest(given, FAIRNESS_HEADER)
-    return Objectives(_milliseconds(headers, TTFT_HEADER), _milliseconds(headers, TPOT_HEADER), fairness_id)
+    ids = _id(headers, FAIRNESS_HEADER), _id(headers, SESSION_HEADER)
+    return Objectives(_milliseconds(headers, TTFT_HEADER), _milliseconds(headers, TPOT_HEADER), *ids)
+
+
+def _id(headers: Headers, name: str) -> str:
+    text = headers.get(name, "")
+    if len(text) > MAX_ID_LENGTH:
+        raise InvalidRequest(f"{name} has {len(text)} characters: {MAX_ID_LENGTH} are the most.", name)
+    return text
 
 
 def _milliseconds(headers: Headers, name: str) -> float | None:

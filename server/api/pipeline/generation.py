@@ -23,7 +23,7 @@ from .deltas import Delta, Forward
 from .prompts import Prompt
 from .room import counted_refusals, require_room
 from .scheduling import scheduling_fields
-from .sources import first_tokens, source_fields
+from .sources import first_tokens, media_of
 from .stages import PlannedSequence, Sampled
 
 
@@ -128,7 +128,6 @@ class Generation:
             Request(
                 request_id=engine_id,
                 prompt_token_ids=first_tokens(service.model, seq.prompt),
-                **source_fields(service.model, seq.prompt),
                 sampling=seq.sampling,
                 arrival_time=now,
                 priority=origin.caller.priority(body.priority),
@@ -137,7 +136,7 @@ class Generation:
                 lora=self._adapter.digest if self._adapter is not None else "",
                 due_time=now + service.config.patience_s,
                 **scheduling_fields(service.config, origin.caller, origin.objectives, now),
-                media=seq.prompt.media,
+                media=media_of(service.model, seq.prompt),
             )
             for engine_id, seq in zip(self._choices, sequences, strict=True)
         ]

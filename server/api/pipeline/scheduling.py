@@ -13,6 +13,7 @@ from ..keys.ring import Caller
 
 class SchedulingFields(TypedDict):
     tenant: str
+    session: str
     weight: float
     first_token_by: float
     token_interval_s: float
@@ -29,6 +30,7 @@ def scheduling_fields(config: ApiConfig, caller: Caller, asked: Objectives, now:
     fairness_id = asked.fairness_id if caller.key is None or caller.is_admin else ""
     return {
         "tenant": fairness_id or caller.tenant,
+        "session": f"{caller.name} {asked.session}" if asked.session else "",
         "weight": own.weight,
         "first_token_by": now + ttft_ms / MS,
         "token_interval_s": tpot_ms / MS,

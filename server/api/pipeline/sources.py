@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from array import array
+from collections.abc import Sequence
+from hashlib import sha256
 
 from ...errors import InvalidRequest
 from ...link.messages import EngineInfo
+from ...types import MediaItem
 from ..service import ServedModel
 from ..wire.generation import GenerationRequest
 from .prompts import Prompt
@@ -51,13 +54,20 @@ def first_tokens(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
     return begin
 
 
-def source_fields(model: ServedModel, prompt: Prompt) -> dict[str, Any]:
-    """Return the fields of a Request that say what the encoder reads: the prompt, or the sound that came with it."""
+def media_of(model: ServedModel, prompt: Prompt) -> tuple[MediaItem, ...]:
+    """Return what the encoder reads: the pictures or the sound of a prompt, or the prompt itself.
+
+    Raises InvalidRequest.
+    """
     if not model.info.max_source_len:
-        return {}
-    if prompt.media:
-        if any(item.shape != model.info.sound_shape for item in prompt.media):
-            shapes = ", ".join(str(item.shape) for item in prompt.media)
-            raise InvalidRequest(f"features of shape {shapes} are not {model.info.sound_shape}.", prompt.param)
-        return {"num_source_tokens": sum(item.num_tokens for item in prompt.media)}
-    return {"source_token_ids": prompt.token_ids, "num_source_tokens": len(prompt.token_ids)}
+        return prompt.media
+    if any(item.shape != model.info.sound_shape for item in prompt.media):
+        shapes = ", ".join(str(item.shape) for item in prompt.media)
+        raise InvalidRequest(f"features of shape {shapes} are not {model.info.sound_shape}.", prompt.param)
+    return prompt.media or (text_item(prompt.token_ids),)
+
+
+def text_item(token_ids: Sequence[int]) -> MediaItem:
+    """Return a text for an encoder."""
+    ids, count = array("i", token_ids).tobytes(), len(token_ids)
+    return MediaItem(sha256(b"text" + ids).digest(), 0, count, ids, (count,), "int32")

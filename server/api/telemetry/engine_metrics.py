@@ -13,16 +13,29 @@ from . import families as f
 from .instruments import Instruments, MetricFamily
 
 
+class Lookups:
+    """Counters of what was looked up in a cache and found. Reports have sums since the start of their engine."""
+
+    def __init__(self, instruments: Instruments, queries: MetricFamily, hits: MetricFamily) -> None:
+        self._queries, self._hits, self._last = instruments.counter(queries), instruments.counter(hits), (0, 0)
+
+    def add(self, queries: int, hits: int) -> None:
+        """Count the growth of the sums; those of an engine's successor begin at 0."""
+        if (queries, hits) != self._last:
+            before = self._last if queries >= self._last[0] else (0, 0)
+            self._queries.inc(queries - before[0])
+            self._hits.inc(hits - before[1])
+            self._last = queries, hits
+
+
 class EngineMetrics:
     """Metrics of one engine; `record` observes its client. A dead engine has no sequences and no used blocks."""
 
     def __init__(self, instruments: Instruments, client: EngineClient, info: EngineInfo) -> None:
         self._instruments = instruments
         self._client = client
-        self._prefix_queries = 0  # last reported
-        self._prefix_hits = 0
-        self._queries = instruments.counter(f.PREFIX_QUERIES)
-        self._hits = instruments.counter(f.PREFIX_HITS)
+        self._prefixes = Lookups(instruments, f.PREFIX_QUERIES, f.PREFIX_HITS)
+        self._encodings = Lookups(instruments, f.ENCODING_QUERIES, f.ENCODING_HITS)
         self._preemptions = instruments.counter(f.PREEMPTIONS)
         self._generated = instruments.counter(f.GENERATION_TOKENS)
         self._drafts = [instruments.counter(each) for each in (f.SPEC_DRAFTS, f.SPEC_DRAFT_TOKENS, f.SPEC_ACCEPTED)]
@@ -44,8 +57,8 @@ class EngineMetrics:
             self._preemptions.inc(len(report.preempted))
         if report.drafts:
             self._count_drafts(report)
-        if report.prefix_queries != self._prefix_queries:
-            self._count_lookups(report)
+        self._prefixes.add(report.prefix_queries, report.prefix_hits)
+        self._encodings.add(report.encoding_queries, report.encoding_hits)
 
     def _count_drafts(self, report: StepReport) -> None:
         accepted = [count for _, count in report.drafts]
@@ -56,14 +69,6 @@ class EngineMetrics:
         for position in range(max(accepted)):
             counter = self._instruments.counter(f.SPEC_ACCEPTED_PER_POS, position=str(position))
             counter.inc(sum(count > position for count in accepted))
-
-    def _count_lookups(self, report: StepReport) -> None:
-        """Add the growth of the engine's counts, which are sums since its start; a successor's begin at 0."""
-        if report.prefix_queries < self._prefix_queries:
-            self._prefix_queries = self._prefix_hits = 0
-        self._queries.inc(report.prefix_queries - self._prefix_queries)
-        self._hits.inc(report.prefix_hits - self._prefix_hits)
-        self._prefix_queries, self._prefix_hits = report.prefix_queries, report.prefix_hits
 
     def _show_state(self, info: EngineInfo) -> None:
         num_usable = info.cache.num_blocks - 1  # block 0 is padding

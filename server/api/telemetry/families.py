@@ -48,6 +48,10 @@ PREFIX_QUERIES = MetricFamily(
     "vllm:prefix_cache_queries", "counter", "tokens", "Prompt tokens of admitted sequences, looked up in the cache"
 )
 PREFIX_HITS = MetricFamily("vllm:prefix_cache_hits", "counter", "tokens", "Of those, tokens found in the cache")
+ENCODING_QUERIES = MetricFamily(
+    "vllm:mm_cache_queries", "counter", "items", "Pictures, texts and windows of sound that requests had for an encoder"
+)
+ENCODING_HITS = MetricFamily("vllm:mm_cache_hits", "counter", "items", "Of those, encoded for an earlier request")
 PREEMPTIONS = MetricFamily(
     "vllm:num_preemptions", "counter", "preemptions", "Times that a sequence lost its blocks and was recomputed"
 )

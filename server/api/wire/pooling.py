@@ -48,6 +48,7 @@ class EmbeddingRequest(InputBody):
     encoding_format: EncodingFormat | None = None
     dimensions: int | None = Field(None, ge=1, le=INT32)
     normalize: bool | None = None
+    task: None = None  # Jina's, for which no model has adapters here
 
 
 class ClassifyRequest(InputBody):
@@ -56,7 +57,7 @@ class ClassifyRequest(InputBody):
 
 
 class TextPoolingRequest(EmbeddingRequest):
-    task: PoolingTask | None = None
+    task: PoolingTask | None = None  # type: ignore[assignment]  # vLLM's, not Jina's
     use_activation: bool | None = None
     activation: bool | None = None
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...models.config_values import MAX_LAYERS
 from ...typed_json import shown
-from .architecture import COMMON, LONG_FACTORS, ROPE_FREQS, SHORT_FACTORS, Architecture, Config
+from .architecture import COMMON, LONG_FACTORS, ROPE_FREQS, SHORT_FACTORS, Config, names_of
 from .architectures import architecture_of
-from .files import GgufFiles, open_gguf, parts_of
-from .header import Value, is_gguf
-from .types import Float32
+from .files import GgufFiles, decimals, open_gguf, parts_of
+from .header import is_gguf
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 STATED_BY_TENSORS = {
@@ -22,13 +19,8 @@ STATED_BY_TENSORS = {
     "mlp_bias": {"blk.0.ffn_up.bias"},
     "use_qk_norm": {"blk.0.attn_q_norm.weight"},
 }
-KV_HEADS = "attention.head_count_kv"
 WINDOW_PATTERN = "attention.sliding_window_pattern"
 YARN = {"yarn_attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
-# Llama 3's scaling (`rope_scaling` in its config.json). A GGUF file has only the factor of each frequency.
-ORIGINAL_LENGTH = 8192
-FREQUENCY_FACTORS = (1.0, 4.0), (1.0, 1.0)  # low and high, of Llama 3 and of Llama 4
-TOLERANCE = 1e-4  # relative, of these factors: the file has them in float32
 
 
 def gguf_config(file: Path) -> Config | None:
@@ -42,56 +34,20 @@ def config_of(files: GgufFiles) -> Config:
     Raises CheckpointError for an architecture without a row, and for values that no config.json can state.
     """
     row = architecture_of(files)
-    keys = {**COMMON, **row.keys}
-    types = _state_layers(files, row)
-    found = {key: _value(files, f"{row.name}.{name}", bool(types)) for name, key in keys.items()}
-    config: Config = {key: value for key, value in found.items() if value is not None}
-    config |= {"architectures": [row.hub_name], "model_type": row.model_type, "vocab_size": _vocab_size(files)}
-    config.setdefault(keys["feed_forward_length"], config.get("moe_intermediate_size"))
-    _check_heads(files, row.name, config)
+    common = {name: key for name, key in COMMON.items() if name not in row.unread}
+    found = ((key, files.number(name)) for name, key in {**common, **row.keys}.items())
+    config: Config = {key: value for key, value in found if value is not None}
+    config |= names_of(row.model_type or row.name) | {"vocab_size": _vocab_size(files)}
+    if size := config.get("moe_intermediate_size"):
+        config.setdefault("intermediate_size", size)
+    if not row.has_own_heads:
+        _check_heads(files, row.name, config)
     config |= {key: not tensors.isdisjoint(files.entries) for key, tensors in STATED_BY_TENSORS.items()}
     config["tie_word_embeddings"] = OUTPUT not in files.entries
-    config |= _token_ids(files) | _layer_types(files, row.name, config) | types | row.values
-    if (rope := _rope(files, row.name, config)) is not None:
+    config |= _token_ids(files) | _layer_types(files, row.name, config) | row.values
+    if "rope_scaling" not in row.values and (rope := _rope(files, row.name, config)) is not None:
         config["rope_scaling"] = rope
-    return config | (row.derived(config) if row.derived else {})
-
-
-def _state_layers(files: GgufFiles, row: Architecture) -> Config:
-    """Return the kinds of layers, if the file has the number of KV heads of each and some have none."""
-    heads = files.metadata.get(f"{row.name}.{KV_HEADS}")
-    if not row.state_layer or not isinstance(heads, np.ndarray) or not 0 < heads.size <= MAX_LAYERS:
-        return {}
-    return {"layer_types": ["full_attention" if count else row.state_layer for count in heads.tolist()]}
-
-
-def _value(files: GgufFiles, key: str, may_be_zero: bool = False) -> Any:
-    """Return a value of the metadata. A list with a value for every layer must have the same for all.
-
-    `may_be_zero`: for layers without attention, the number of KV heads is 0.
-    """
-    value = files.metadata.get(key)
-    if may_be_zero and key.endswith(KV_HEADS) and isinstance(value, np.ndarray) and value.any():
-        value = value[value != 0]
-    if isinstance(value, np.ndarray):
-        if not value.size or (value != value[0]).any():
-            raise files.error(f"{key} is {shown(value.tolist())}: layers that differ in it are not supported")
-        value = value[0].item()
-    return _plain(files, key, value)
-
-
-def _plain(files: GgufFiles, key: str, value: Value | None) -> Any:
-    """Return a finite number. Raises CheckpointError for other values."""
-    if isinstance(value, float) and math.isfinite(value):
-        return _decimals(np.array([value], np.float32))[0]
-    if value is not None and not isinstance(value, int):
-        raise files.error(f"{key} is {shown(value)}: must be a finite number")
-    return value
-
-
-def _decimals(values: Float32) -> list[float]:
-    """Return each value as the shortest decimal that rounds to it, which is the spelling of a config.json."""
-    return [float(str(value)) for value in values]
+    return config | (row.read(files, config) if row.read else {})
 
 
 def _vocab_size(files: GgufFiles) -> int:
@@ -103,11 +59,11 @@ def _vocab_size(files: GgufFiles) -> int:
 
 def _check_heads(files: GgufFiles, name: str, config: Config) -> None:
     """Read the size of a head, or derive it from the hidden size; keys and values must have the same size."""
-    hidden, heads = (_value(files, f"{name}.{key}") for key in ("embedding_length", "attention.head_count"))
+    hidden, heads = (files.number(key) for key in ("embedding_length", "attention.head_count"))
     if not isinstance(hidden, int) or not isinstance(heads, int) or heads < 1:
         raise files.error(f"{name}.embedding_length is {shown(hidden)} and {name}.attention.head_count {shown(heads)}")
     width = config.setdefault("head_dim", hidden // heads)
-    values, rotated = (_value(files, f"{name}.{key}") for key in ("attention.value_length", "rope.dimension_count"))
+    values, rotated = (files.number(key) for key in ("attention.value_length", "rope.dimension_count"))
     if values not in (None, width):
         raise files.error(f"{name}.attention.value_length is {values}: only that of keys, {width}, is supported")
     if rotated not in (None, width):
@@ -133,43 +89,20 @@ def _layer_types(files: GgufFiles, name: str, config: Config) -> Config:
 
 def _rope(files: GgufFiles, name: str, config: Config) -> Config | None:
     """Return `rope_scaling`, None where there is none."""
-    if ROPE_FREQS in files.entries:
-        return _llama3(files, config)
+    if (factors := files.vector(ROPE_FREQS)) is not None:  # as Llama 3 and 4 scale frequencies, or otherwise
+        both = dict.fromkeys(("short_factor", "long_factor"), decimals(factors))
+        return None if (factors == 1).all() else {"rope_type": "longrope", "attention_factor": 1.0, **both}
     long, short = files.vector(LONG_FACTORS), files.vector(SHORT_FACTORS)
-    original = _value(files, f"{name}.rope.scaling.original_context_length")
+    original = files.number("rope.scaling.original_context_length")
     if long is not None and short is not None:
         config["original_max_position_embeddings"] = original
-        scaled: Config = {"rope_type": "longrope", "long_factor": _decimals(long), "short_factor": _decimals(short)}
-        scale = _value(files, f"{name}.rope.scaling.attn_factor")
+        scaled: Config = {"rope_type": "longrope", "long_factor": decimals(long), "short_factor": decimals(short)}
+        scale = files.number("rope.scaling.attn_factor")
         return scaled if scale is None else scaled | {"attention_factor": scale}
-    kind, factor = files.metadata.get(f"{name}.rope.scaling.type"), _value(files, f"{name}.rope.scaling.factor")
+    kind, factor = files.metadata.get(f"{name}.rope.scaling.type"), files.number("rope.scaling.factor")
     if kind in (None, "none") or factor is None:
         return None
     rope: Config = {"rope_type": kind, "factor": factor, "original_max_position_embeddings": original}
     if kind == "yarn":
-        rope |= {key: _value(files, f"{name}.rope.scaling.{each}") for each, key in YARN.items()}
+        rope |= {key: files.number(f"rope.scaling.{each}") for each, key in YARN.items()}
     return {key: value for key, value in rope.items() if value is not None}
-
-
-def _llama3(files: GgufFiles, config: Config) -> Config | None:
-    """Return Llama 3's scaling by the largest factor, after a check of all factors against it."""
-    found = files.vector(ROPE_FREQS)
-    assert found is not None
-    width, theta = config["head_dim"], config.get("rope_theta", 10_000.0)
-    if found.size != width // 2 or theta < 1:
-        raise files.error(f"has {found.size} factors of {width // 2} rotary frequencies with base {theta}", ROPE_FREQS)
-    if (found == 1).all():
-        return None
-    factor = float(found.max())
-    turns = ORIGINAL_LENGTH * theta ** (-np.arange(0, width, 2) / width) / (2 * math.pi)
-    for low, high in FREQUENCY_FACTORS:
-        kept = np.clip((turns - low) / (high - low), 0, 1) if high > low else turns > high
-        if np.allclose(found, 1 / ((1 - kept) / factor + kept), rtol=TOLERANCE):
-            factors = {"low_freq_factor": low, "high_freq_factor": high}
-            return {
-                "rope_type": "llama3",
-                "factor": factor,
-                **factors,
-                "original_max_position_embeddings": ORIGINAL_LENGTH,
-            }
-    raise files.error("is not Llama 3's scaling of rotary frequencies, the only one that is supported", ROPE_FREQS)

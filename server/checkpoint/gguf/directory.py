@@ -18,11 +18,12 @@ from ... import __version__
 from ...errors import SettingsError
 from ...host.private_file import is_trusted
 from .config import config_of
+from .encoder_architectures import pooling_modules
 from .files import GgufFiles, open_gguf, parts_of
 from .tokenizer import CONTROL, GgufVocabulary, tokenizer_of
 
 LINK = "model.gguf"  # link to the first file; others are numbered
-FORM = 3  # version of the directory: raised when the same file would give other contents
+FORM = 4  # version of the directory: raised when the same file would give other contents
 TEMPLATE = "tokenizer.chat_template"
 # Tokens that end an assistant's turn though no key names them (src/llama-vocab.cpp of llama.cpp, end of turn).
 TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<turn|>", "[|endofturn|]")
@@ -48,6 +49,7 @@ def gguf_directory(file: Path, cache: Path) -> Path:
             partial = Path(place) / "model"
             partial.mkdir()
             for name, text in made.items():
+                (partial / name).parent.mkdir(exist_ok=True)
                 (partial / name).write_text(text, encoding="utf-8")
             for number, part in enumerate(parts):
                 (partial / _link(number)).symlink_to(part)
@@ -96,6 +98,7 @@ def _derived(files: GgufFiles) -> dict[str, str]:
         "generation_config.json": json.dumps({"eos_token_id": _turn_ends(vocabulary)}),
         "tokenizer_config.json": json.dumps(tokenizer, indent=1),
         "tokenizer.json": str(tokenizer_of(vocabulary, files).to_str()),
+        **{name: json.dumps(values) for name, values in pooling_modules(files).items()},
     }
 
 

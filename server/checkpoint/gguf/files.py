@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ...errors import CheckpointError
+from ...models.config_values import MAX_LAYERS
 from ...typed_json import shown
 from ..data_file import DataFile
 from .header import Header, TensorInfo, Value, read_header
@@ -17,6 +20,7 @@ from .types import Bytes, Float32
 
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 MAX_PARTS = 1024
+ARCHITECTURE = "general.architecture"
 COUNT, NUMBER, NUM_TENSORS = "split.count", "split.no", "split.tensors.count"
 
 
@@ -52,9 +56,44 @@ class GgufFiles:
         rows = entry.info.num_bytes // entry.info.row_bytes
         return entry.info.type.values(entry.bytes_of(0, rows, name)).reshape(-1)
 
+    def number(self, key: str) -> Any:
+        """Return the architecture's number of this key, None where there is none. A list by layer must repeat it."""
+        key = self._key(key)
+        value = self.metadata.get(key)
+        if isinstance(value, np.ndarray):
+            if not value.size or (value != value[0]).any():
+                raise self.error(f"{key} is {shown(value.tolist())}: layers that differ in it are not supported")
+            value = value[0].item()
+        if isinstance(value, float) and math.isfinite(value):
+            return decimals(np.array([value], np.float32))[0]
+        if value is not None and not isinstance(value, int):
+            raise self.error(f"{key} is {shown(value)}: must be a finite number")
+        return value
+
+    def by_layer(self, key: str, layers: int) -> list[int]:
+        """Return the architecture's whole number of this key for each layer. The file has a list, or one for all."""
+        key = self._key(key)
+        value = self.metadata.get(key)
+        found: list[Any] = value.tolist() if isinstance(value, np.ndarray) else [value] * min(layers, MAX_LAYERS)
+        if len(found) != layers or not all(isinstance(each, int) and each >= 0 for each in found):
+            raise self.error(f"{key} is {shown(value)}: must be one whole number for each of {layers} layers")
+        return found
+
+    def states(self, key: str) -> bool:
+        """Return whether the metadata has this key of the architecture."""
+        return self._key(key) in self.metadata
+
+    def _key(self, key: str) -> str:
+        return f"{self.metadata.get(ARCHITECTURE)}.{key}"
+
     def error(self, reason: str, tensor: str | None = None) -> CheckpointError:
         """Return an error that names the first file."""
         return CheckpointError(str(self.path), reason, tensor)
+
+
+def decimals(values: Float32) -> list[float]:
+    """Return each value as the shortest decimal that rounds to it, which is the spelling of a config.json."""
+    return [float(str(value)) for value in values]
 
 
 def parts_of(path: Path) -> list[Path]:

@@ -20,6 +20,8 @@ _CASED = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]
 _REST_AND_SLASHES = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 LLAMA3 = rf"{_ENDINGS}|{_LETTERS}|\p{{N}}{{1,3}}{_REST}"
+_RUNS = "|".join(rf"\s{{{size}}}(?!\S)" for size in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
+JAIS2 = rf"{_ENDINGS}|{_LETTERS}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|{_RUNS}|\s"
 QWEN2 = rf"{_ENDINGS}|{_LETTERS}|\p{{N}}{_REST}"
 TEKKEN = rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}{_REST_AND_SLASHES}"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -136,6 +138,7 @@ _ROWS = (
         adds_bos=True,
     ),
     PreTokenizer(("dbrx", "smaug-bpe", "chatglm-bpe"), (LLAMA3,)),
+    PreTokenizer(("jais-2",), (JAIS2,)),
     PreTokenizer(("glm4", "glm5"), (LLAMA3,), ignores_merges=True),
     PreTokenizer(("qwen2", "deepseek-r1-qwen", "megrez", "f2llmv2"), (QWEN2,), is_composed=True),
     PreTokenizer(("stablelm2", "hunyuan", "solar-open", "grok-2"), (QWEN2,)),

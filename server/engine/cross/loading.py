@@ -42,11 +42,6 @@ def place_encoder(
         return None
     if shape.lora is not None:
         raise SettingsError(f"enable_lora: adapters of {encoder.architecture} are not supported")
-    if encoder.attention.num_distance_buckets and shape.kv_dtype in ("int8", "fp8"):
-        raise SettingsError(
-            f"kv_cache_dtype is {shape.kv_dtype}: {encoder.architecture} adds a bias by distance to scores, which "
-            "8-bit caches do not take; it must be auto"
-        )
     shard, own, length = ShardSpec.of(encoder, len(cores)), shape.of_source(encoder), encoder.max_position
     weights = WeightLoader(model.source, encoder, shard, cores, model.formats).load(on_progress, is_last=False)
     num_blocks = shape.num_source_blocks(encoder)
@@ -69,9 +64,11 @@ def place_encoder(
 
 
 def source_encoder(
-    encoder: Placement, decoder: Placement, shape: ServingShape, pool: WorkerPool, on_progress: OnProgress
-) -> SourceEncoder:
+    encoder: Placement | None, decoder: Placement, shape: ServingShape, pool: WorkerPool, on_progress: OnProgress
+) -> SourceEncoder | None:
     """Build the program of a placed encoder, which takes the decoder's embedding; compile the kernels that it adds."""
+    if encoder is None:
+        return None
     weights = decoder.weights
     tiles = weights.embedding_tiles(decoder_graph(decoder.spec))
     own = replace(encoder.weights, embedding=weights.embedding, embedded=tiles)
@@ -83,7 +80,8 @@ def source_encoder(
     compile_kernels([kernel for each in programs for kernel in each.kernels], on_progress, pool.num_threads)
     work = AttentionWork(encoder.buffers.sizes.attention.tile_tokens, 0, pool.num_threads)
     limits = shape.of_source(encoder.spec).limits.num_tokens, shape.limits.num_samples, encoder.spec.max_position
-    return SourceEncoder(pool, program, StepInputs(*limits, encoder.cache, work), shape.block_size, stem)
+    inputs, longest = StepInputs(*limits, encoder.cache, work), encoder.spec.max_position
+    return SourceEncoder(pool, program, inputs, shape.block_size, longest, stem)
 
 
 def sound_shape(spec: ModelSpec) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Instructions of cross attention: what the decoder reads of the encoder, and what the encoder's program leaves for it.
 
 Keys and values of each decoder layer are projected from the encoder's last states by the end of the encoder's program,
-and written to the blocks of the decoder's pool that the sequence's table of cross attention names. The decoder's
-program reads them with the kernel of its own attention: a second step record (step_inputs.py) has an entry for each
+and written to the blocks of the encoding, behind those that sequences of the decoder grow into. The decoder's program
+reads them with the kernel of its own attention: a second step record (step_inputs.py) has an entry for each
 query, placed at the encoder's last position, so that no key is behind a causal limit.
 """
 
@@ -74,5 +74,4 @@ class CrossLowering:
     def _attention(self, core: int, i: int, op: Attention) -> AttentionOperands:
         """Operands of one query an item, over the blocks of the sequence's encoder."""
         own = self._heads.attention(core, i, op)
-        group = len(self._at.cache.groups) - 1
-        return own._replace(kv_group=group, tile_tokens=1, record=STEP_BYTES, bias=0)
+        return own._replace(kv_group=len(self._at.cache.groups), tile_tokens=1, record=STEP_BYTES, bias=0)

@@ -15,13 +15,8 @@ Int32 = npt.NDArray[np.int32]
 
 
 def num_source_tokens(seq: ScheduledSeq) -> int:
-    """Return the positions of the encoder that a sequence's cross attention reads; 0 without an encoder."""
-    return 0 if seq.source is None else seq.source.num_source_tokens
-
-
-def is_encoded(seq: ScheduledSeq) -> bool:
-    """Return whether the encoder's pass comes before this step: nothing of the sequence is computed yet."""
-    return seq.source is not None and seq.start == 0
+    """Return the positions of the encoder that a sequence's cross attention reads."""
+    return sum(item.num_tokens for item in seq.media)
 
 
 class CrossQueries:

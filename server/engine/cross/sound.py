@@ -17,7 +17,8 @@ from ...kernels.matmul.epilogue import ACTIVATIONS
 from ...kernels.program import Program
 from ...kernels.records import STEP, WORD, StepRecord
 from ...kernels.workers import WorkerPool
-from ...models.decoder import FRAMES, decoder_graph
+from ...models.decoder import decoder_graph
+from ...models.input_graph import FRAMES
 from ...models.linear import Linear
 from ...models.ops import AddRows
 from ...placement.sound_sizes import SoundSizes
@@ -33,6 +34,7 @@ class SoundStem:
     def __init__(self, at: Placement, sizes: SoundSizes, pool: WorkerPool) -> None:
         """Allocate the buffers on the first core. Raises HostMemoryError."""
         self._pool, self._sizes = pool, sizes
+        self.shape = at.spec.stack.input.num_channels, sizes.frames  # of a window
         core, self._channels, self._hidden_size = at.cores[0], at.spec.stack.input.num_channels, at.spec.hidden_size
         buffers = {
             name: core.allocate("activations", f"sound {name}", size) for name, size in sizes.buffers(at.dtype).items()

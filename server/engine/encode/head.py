@@ -19,7 +19,8 @@ from ...checkpoint.safetensors_file import SafetensorsFile
 from ...checkpoint.tensor_files import WEIGHTS
 from ...config.formats import PoolingMode
 from ...errors import CheckpointError
-from ...models.heads import Dense, Head, HeadActivation, HeadLayerNorm, HeadStep, Normalize, RowFunction
+from ...models.heads import Dense, Head, HeadActivation, HeadLayerNorm, HeadStep, Normalize, RowFunction, TokenOdds
+from ...text.tokenizer import load_tokenizer
 
 Float32 = npt.NDArray[np.float32]
 Step = Callable[[Float32], Float32]
@@ -131,6 +132,8 @@ def _step(step: HeadStep, size: int, directory: Path, checkpoint: Checkpoint) ->
             return ACTIVATIONS[function], size
         case Dense():
             return _dense(step, size, directory, checkpoint)
+        case TokenOdds(tokens=tokens):
+            return _token_odds(tokens, directory, checkpoint), 1
         case HeadLayerNorm():
             return _layer_norm(step, size, directory, checkpoint), size
 
@@ -145,6 +148,17 @@ def _dense(step: Dense, size: int, directory: Path, checkpoint: Checkpoint) -> t
     bias = _tensor(source, directory, f"{step.module}.bias", rows) if step.has_bias else np.float32(0)
     activation = ACTIVATIONS[step.activation]
     return lambda row: activation(weight @ row + bias), rows
+
+
+def _token_odds(tokens: tuple[str, str], directory: Path, checkpoint: Checkpoint) -> Step:
+    tokenizer = load_tokenizer(directory)
+    rows = [tokenizer.token_id(token) for token in tokens]
+    if None in rows:
+        raise CheckpointError(str(directory), f"classifier_from_token is {list(tokens)}: they must be tokens")
+    name = next(each for each in ("lm_head.weight", "model.embed_tokens.weight") if checkpoint.has(each))
+    no, yes = (checkpoint.load(name, slice(row, row + 1)) for row in rows if row is not None)
+    difference: Float32 = yes - no
+    return lambda row: difference @ row
 
 
 def _layer_norm(step: HeadLayerNorm, size: int, directory: Path, checkpoint: Checkpoint) -> Step:

@@ -110,7 +110,8 @@ class _Loading:
             use_checks()
         use_cache(self._config.kernel_cache_dir, report=self._on_progress)
         tokenizer = load_tokenizer(self._directory)
-        texts = EncoderTokenizer(tokenizer, self._max_length, self._sentence.is_lower_case)
+        sentence = self._sentence
+        texts = EncoderTokenizer(tokenizer, self._max_length, sentence.is_lower_case, sentence.frame)
         cores = [NeuronCore(core) for core in range(self._shard.tp)]
         placement = self._place(cores)
         checkpoint = self._model.checkpoint
@@ -187,7 +188,7 @@ class _Loading:
             kv_dtype=kv_dtype,
             isa=self._isa,
         )
-        return with_distances(placement, self._max_length)
+        return with_distances(placement, self._max_length, model.checkpoint)
 
     def _runner(self, placement: Placement) -> StateRunner:
         config, limits, buffers = self._config, self._limits, placement.buffers

@@ -151,24 +151,22 @@ class _Loading:
         layer = None if encoder else LayerPool.of(cores, self._spec, self._shard, self._shape)
         groups, limits = self._footprint.groups, self._shape.limits
         states = num_state_slots(self._spec, limits.num_seqs, limits.num_drafts)
-        cache = groups.cache(self._num_blocks(cores), self._config.enable_prefix_caching and encoder is None, states)
+        cache = groups.cache(num_blocks := self._num_blocks(cores), self._config.enable_prefix_caching, states)
         sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
-        kv = KVPool.allocate(cores, groups.places, cache.num_blocks, sizes)
-        ledger = self._ledger(cache.num_blocks)
+        kv = KVPool.allocate(cores, groups.places, num_blocks, sizes)
+        ledger = self._ledger(num_blocks)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         placement = with_distances(placement, self._max_model_len)
         runner = self._runner(placement, bank)
-        if encoder is not None:
-            runner.encoder = source_encoder(encoder, placement, self._shape, runner.pool, self._on_progress)
+        runner.encoder = source_encoder(encoder, placement, self._shape, runner.pool, self._on_progress)
         runner.warm_up(self._config.fit_threads, self._config.threads_alone)
         resolved = replace(self._config, max_model_len=self._max_model_len)
         beside = None if layer is None else encode_beside(placement, layer, resolved, runner.pool, self._on_progress)
         size, seconds = num_params(self._spec) / 1e6, time.perf_counter() - begin
         threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
         self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
-        pricer, alone = self._pricer(), runner.num_threads_alone
-        pooling = None if beside is None else beside.facts
+        pricer, pooling = self._pricer(), None if beside is None else beside.facts
         info = self._info(cache, ledger, cores, pricer)
         return LoadedEngine(
             runner=runner,
@@ -178,7 +176,7 @@ class _Loading:
             cache=cache,
             scheduler=SchedulerConfig.of(self._config, self._max_model_len, self._compiled.longest_chunk),
             ledger=ledger,
-            info=replace(info, adapters=self._loaded(bank), pooling=pooling, threads_alone=alone),
+            info=replace(info, adapters=self._loaded(bank), pooling=pooling, threads_alone=runner.num_threads_alone),
             pricer=pricer,
             adapters=bank,
             beside=beside,

@@ -176,9 +176,9 @@ class WeightLoader:
         weights = ModelWeights(self._row_major(embedding_shape(graph, self._widths)) if has_table else None)
         for op in graph.prelude:
             self._place(op, weights)
-        for i, layer in enumerate(graph.layers):
+        for i in graph.stored_layers():
             on_progress(f"loading layer {i + 1}/{len(graph.layers)}")
-            for op in flat_ops(layer):
+            for op in flat_ops(graph.layers[i]):
                 self._place(op, weights)
         for op in graph.tail:
             self._place(op, weights)

@@ -1,27 +1,23 @@
-"""Pictures of an engine that generates: the encoder, the vectors of requests, and the runner of steps that encode."""
+"""Pictures of an engine that generates: the vision encoder, and the blocks of vectors that it fills."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ...checkpoint.manifest import is_artifact
 from ...config import EngineConfig
 from ...cost.encode_pricer import EncodePricer
 from ...cost.model import CostModel
-from ...cost.picture_pricer import PicturePricer
 from ...cost.work import Runtime
 from ...device.buckets import powers_of_two
 from ...device.catalog import instance
 from ...placement.footprint import ServingShape, StepLimits
-from ...scheduler.pictures import PictureLimits
-from ...types import MediaItem, Request, StepPlan, StepResult
-from ..encode.runner import Timed
+from ...scheduler.encodings import EncodingLimits
+from ...types import Encoding, Request
 from ..load.loading import LoadedEngine
 from ..load.weights import OnProgress
-from ..loop import Pending
 from .loading import VisionLoader
 from .rows import PictureRows, Vectors, placeholders
 from .tower import VisionTower
@@ -29,31 +25,33 @@ from .tower import VisionTower
 VECTOR_BYTES = 1 << 29  # of kept vectors: 64 pictures of 1,024 tokens in a model with 2,048 elements, without taps
 
 
-class TimedRunner(Protocol):
-    """Runner of all other steps."""
-
-    def submit(self, plan: StepPlan) -> Pending: ...
-    def time_instructions(self, is_on: bool) -> None: ...
-    @property
-    def timed(self) -> Timed | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """A loaded encoder and the vectors of pictures that requests need."""
+    """Implements neuronserve.server.engine.runner.Encoder."""
 
     tower: VisionTower
     vectors: Vectors
-    limits: PictureLimits
-    pricer: PicturePricer
+    token_id: int  # of placeholders
 
-    def encode(self, item: MediaItem) -> None:
-        """Encode a picture and keep its vectors."""
-        self.vectors.put(item.digest, self.tower.encode(item))
+    def refusal(self, request: Request) -> str | None:
+        for item in request.media:
+            found = placeholders(request.prompt_token_ids, item, self.token_id)
+            reason = self.tower.refusal(item)
+            if len(found) != item.num_tokens:
+                reason = f"a picture has {len(found)} placeholders in the prompt: it makes {item.num_tokens} vectors"
+            if reason is not None:
+                return reason
+        return None
+
+    def encode(self, encodings: Sequence[Encoding]) -> None:
+        for each in encodings:
+            self.vectors.put(each.blocks, self.tower.encode(each.item))
 
 
-def load_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnProgress) -> Pictures | None:
-    """Load the vision encoder of a loaded model; None where it has none, or only the text was compiled.
+def load_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnProgress) -> EncodingLimits | None:
+    """Load the vision encoder of a loaded model, and return the budget of its vectors.
+
+    None where it has none, or only the text was compiled.
 
     Raises CheckpointError and HostMemoryError.
     """
@@ -65,57 +63,20 @@ def load_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnPro
     loader = VisionLoader(directory, spec, text.cores[0], shape)
     width = text.buffers.widths.hidden
     tower = loader.tower(loader.place(on_progress), loaded.runner.pool, width, on_progress)
-    vectors = Vectors()
+    longest, usable = shape.max_model_len, VECTOR_BYTES // (vision.num_sections * width * 4)
+    vectors = Vectors(max(longest, min(usable, 2 * config.max_num_seqs * longest)), vision.num_sections * width)
     loaded.runner.inputs.pictures = PictureRows(vision, vectors, text.tables.ropes, shape.max_model_len)
     model = CostModel.of(spec.vision_encoder, instance(config.device), 1, Runtime(config.dtype))
-    pricer = PicturePricer(loaded.pricer, EncodePricer(model, 1, powers_of_two(tower.max_patches)), vision.merge**2)
-
-    def check(request: Request) -> str | None:
-        """Return why the pictures of a request cannot be encoded."""
-        for item in request.media:
-            found = placeholders(request.prompt_token_ids, item, vision.token_id)
-            reason = tower.refusal(item)
-            if len(found) != item.num_tokens:
-                reason = f"a picture has {len(found)} placeholders in the prompt: it makes {item.num_tokens} vectors"
-            if reason is not None:
-                return reason
-        return None
-
-    vector_bytes = vision.num_sections * width * 4
-    return Pictures(tower, vectors, PictureLimits(vector_bytes, VECTOR_BYTES, check), pricer)
+    passes = EncodePricer(model, 1, powers_of_two(tower.max_patches))
+    loaded.pricer.encode = lambda num_tokens: passes.run(num_tokens * vision.merge**2)
+    loaded.runner.encoder = pictures = Pictures(tower, vectors, vision.token_id)
+    return EncodingLimits(1, vectors.num_rows, 0, config.max_num_batched_tokens, pictures.refusal)
 
 
-def read_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnProgress) -> Pictures | None:
+def read_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnProgress) -> EncodingLimits | None:
     """Return what `load_pictures` does, and None with a line why where no kernel computes the model's attention."""
     vision = loaded.spec.vision
     if vision is not None and not vision.is_causal:
         on_progress(f"{loaded.spec.architecture} reads texts alone: no kernel lets a picture's tokens see those behind")
         return None
     return load_pictures(config, loaded, on_progress)
-
-
-class PictureRunner:
-    """Runner of steps that encode a picture, and of all others by `runner`."""
-
-    def __init__(self, runner: TimedRunner, pictures: Pictures) -> None:
-        self._runner, self._pictures = runner, pictures
-
-    def submit(self, plan: StepPlan) -> Pending:
-        """Encode a picture at once, or submit the plan to the other runner."""
-        if not plan.is_picture:
-            return self._runner.submit(plan)
-        begin = time.perf_counter()
-        self._pictures.vectors.forget(plan.dropped)
-        for item in plan.prefill[0].media:
-            self._pictures.encode(item)
-        result = StepResult(plan.step_id, {}, time.perf_counter() - begin)
-        return lambda: result
-
-    def time_instructions(self, is_on: bool) -> None:
-        """Time the instructions of the other runner from the next step on, or stop it."""
-        self._runner.time_instructions(is_on)
-
-    @property
-    def timed(self) -> Timed | None:
-        """Program of the other runner that ran last and its times, as in ModelRunner."""
-        return self._runner.timed

@@ -6,7 +6,7 @@ token and count its rows and columns from there; the text goes on behind the lar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,32 +27,27 @@ _KEPT = 1024  # requests whose layouts are kept
 
 
 class Vectors:
-    """Vectors of pictures, by their digests."""
+    """Vectors of pictures, each a block of the encodings' budget. The host backs a row when it is first written."""
 
-    def __init__(self) -> None:
-        self._arrays: dict[bytes, Float32] = {}
+    def __init__(self, num_rows: int, width: int) -> None:
+        self.num_rows = num_rows
+        self._rows: Float32 = np.empty((num_rows, width), np.float32)
+        ADDRESSES.register("vectors of pictures", self._rows, is_indirect=True)
 
-    def put(self, digest: bytes, vectors: Float32) -> None:
-        """Keep a picture's vectors, [tokens, elements]."""
-        ADDRESSES.register("vectors of a picture", vectors, is_indirect=True)
-        self._arrays[digest] = vectors
+    def put(self, blocks: Sequence[int], vectors: Float32) -> None:
+        """Write a picture's vectors, [tokens, width]."""
+        self._rows[np.asarray(blocks)] = vectors
 
-    def forget(self, digests: Iterable[bytes]) -> None:
-        for digest in digests:
-            self._arrays.pop(digest, None)
-
-    def addresses(self, digest: bytes) -> Int64:
-        """Return the address of each vector."""
-        vectors = self._arrays[digest]
-        return np.arange(len(vectors), dtype=np.int64) * vectors.strides[0] + vectors.ctypes.data
+    def addresses(self, blocks: Sequence[int]) -> Int64:
+        """Return the address of the vector in each block."""
+        return np.asarray(blocks, np.int64) * self._rows.strides[0] + self._rows.ctypes.data
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Pictures in one prompt."""
 
-    item: Int32  # [prompt] index of the token's picture, -1 for none
-    index: Int32  # [prompt] of its vector
+    index: Int32  # [prompt] of the token's vector among those of all pictures, -1 for none
     places: Int32  # [3, prompt] time, row and column
     delta: int  # added to the position of a token after the prompt
 
@@ -65,11 +60,12 @@ def placeholders(prompt: Sequence[int], item: MediaItem, token_id: int) -> Int64
 
 def layout_of(prompt: Sequence[int], media: Sequence[MediaItem], vision: VisionSpec, has_places: bool) -> Layout:
     """Find the pictures' tokens, and their places where rotations depend on these."""
-    item, index = np.full(len(prompt), -1, np.int32), np.zeros(len(prompt), np.int32)
+    index, num_vectors = np.full(len(prompt), -1, np.int32), 0
     places = np.tile(np.arange(len(prompt), dtype=np.int32), (3, 1))
-    for i, picture in enumerate(media):
+    for picture in media:
         at = placeholders(prompt, picture, vision.token_id)
-        item[at], index[at] = i, np.arange(len(at))
+        index[at] = num_vectors + np.arange(len(at))
+        num_vectors += picture.num_tokens
         if not has_places or not len(at):
             continue
         _, height, width = (max(1, size // vision.merge) for size in picture.grid)
@@ -79,7 +75,7 @@ def layout_of(prompt: Sequence[int], media: Sequence[MediaItem], vision: VisionS
         places[2, at] = first + count % width
         places[0, at] = first + count // (width * height)
         places[:, end:] += first + max(height, width) - places[0, begin] - (end - begin)
-    return Layout(item, index, places, int(places[0, -1]) + 1 - len(prompt))
+    return Layout(index, places, int(places[0, -1]) + 1 - len(prompt))
 
 
 class PictureRows:
@@ -109,10 +105,9 @@ class PictureRows:
         layout = self._layout(seq)
         begin, end = seq.start, min(seq.start + len(seq.token_ids), seq.num_prompt_tokens)
         if begin < end:
-            item, index = layout.item[begin:end], layout.index[begin:end]
-            for i in np.unique(item[item >= 0]):
-                own = item == i
-                vectors[: end - begin][own] = self._vectors.addresses(seq.media[i].digest)[index[own]]
+            index = layout.index[begin:end]
+            own = np.flatnonzero(index >= 0)
+            vectors[own] = self._vectors.addresses(seq.encoded)[index[own]]
         if self._tables:
             rope_rows += layout.delta  # right for tokens after the prompt
             if begin < end:

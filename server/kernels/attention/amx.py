@@ -141,7 +141,7 @@ def _softmax_rows(is_scaled: bool) -> Any:
         for r in range(min(32, load_i64(item + ITEM.rows) - first)):
             state, line, out = states + r * size, s + r * CHUNK * 4, weights + r * CHUNK * 2
             begin, end = first_key(position, window) - base, position - base + 1
-            softmax_row(state, line, out, begin, end, scales, head_dim, cap, slope_of(item, head))
+            softmax_row(state, line, out, begin, end, scales, head_dim, cap, slope_of(item, head), 0)
             head += 1
             if head == group:
                 position, head = position + 1, 0

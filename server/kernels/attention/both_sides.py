@@ -3,20 +3,21 @@
 K and V of a text lie in neighbouring blocks, as rope.py writes them, from the beginning of its first block on. A row's
 lanes and runs of keys follow from its text alone, and so does its result. An entry of the step is up to `tile_tokens`
 query tokens of one text; an entry and one kv head make an item. Scores may have a bias by distance for each head
-(MPNet), and tokens further away than `reach` may be excluded (ModernBERT's local layers).
+(MPNet), or terms by distance and content where each head has its own keys (DeBERTa), and tokens further away than
+`reach` may be excluded (ModernBERT's local layers).
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ...device.attention_layout import CHUNK, ITEM_BYTES, VALUES
+from ...device.attention_layout import CHUNK, DISTANCE_COLUMNS, DISTANCE_ROWS, DISTANCE_SCORES, ITEM_BYTES, VALUES
 from ..isa import simd
 from ..isa.jit import inline, made_kernel, share_begin
-from ..isa.memory import fetch_add, load_i32, load_i64, store_i64
+from ..isa.memory import fetch_add, load_f32, load_i32, load_i64, store_f32, store_i64
 from ..records import BOTH_SIDES, BOTH_SIDES_BYTES, STEP, offsets
 from . import cache_elements
-from .cache_elements import CacheCell
+from .cache_elements import FLOAT32, CacheCell
 from .items import COUNTER_BYTES
 from .lane_rows import four_row_loops
 from .softmax import IN_FLOAT32, LINE, softmax
@@ -109,8 +110,46 @@ def _add_bias(item, r, scores, base, width):  # type: ignore[no-untyped-def]
             simd.store(scores + t * 4, simd.add(simd.load(scores + t * 4), simd.load(at + t * 4)))
 
 
+def _distance_terms(scores: Any) -> Any:
+    """Return functions that score a run's keys with rows of their distances, and add both terms to a row's scores."""
+    by_distance, _ = four_row_loops(FLOAT32)
+
+    @inline
+    def score_keys(item, base, width, k, stride):  # type: ignore[no-untyped-def]
+        """Score the keys from `base` on, at `k`, with the row of each distance to the item's queries."""
+        op, size = load_i64(item + ITEM.op), load_i64(load_i64(item + ITEM.op) + BOTH_SIDES.head_dim) * 4
+        tokens, columns = load_i64(item + ITEM.tokens), load_i64(op + BOTH_SIDES.bias_stride)
+        lowest = load_i64(op + BOTH_SIDES.bias_middle) + base - load_i64(item + ITEM.position) - tokens + 1
+        q = load_i64(op + BOTH_SIDES.distance_queries) + (load_i64(item + ITEM.first_head) * columns + lowest) * size
+        to = load_i64(item + ITEM.scores) + DISTANCE_ROWS
+        for n in range(0, tokens + width - 1, 4):
+            q0, s = q + n * size, to + n * LINE
+            q1, q2, q3, s1, s2, s3 = q0 + size, q0 + 2 * size, q0 + 3 * size, s + LINE, s + 2 * LINE, s + 3 * LINE
+            scores(q0, q1, q2, q3, k, stride, s, s1, s2, s3, size // 4, width)
+
+    @inline
+    def add(item, r, r3, s, q0, q1, q2, q3, base, width):  # type: ignore[no-untyped-def]
+        """Add the terms of rows `r` to `r3` to their scores, which begin at `s`."""
+        op = load_i64(item + ITEM.op)
+        head_dim, columns = load_i64(op + BOTH_SIDES.head_dim), load_i64(op + BOTH_SIDES.bias_stride)
+        lowest = load_i64(op + BOTH_SIDES.bias_middle) + base - load_i64(item + ITEM.position) - r3
+        k = load_i64(op + BOTH_SIDES.distance_keys)
+        k += (load_i64(item + ITEM.first_head) * head_dim * columns + lowest) * 4
+        c, wide = s + DISTANCE_SCORES, DISTANCE_COLUMNS * 4
+        by_distance(q0, q1, q2, q3, k, columns * 4, c, c + wide, c + 2 * wide, c + 3 * wide, head_dim, width + 16)
+        for i in range(r, r3 + 1):
+            row, at = s + (i - r) * LINE, c + (i - r) * wide + (r3 - i) * 4
+            of_keys = s + DISTANCE_ROWS + (load_i64(item + ITEM.tokens) - 1 - i) * LINE
+            for t in range(width):
+                terms = load_f32(at + t * 4) + load_f32(of_keys + t * (LINE + 4))
+                store_f32(row + t * 4, load_f32(row + t * 4) + terms)
+
+    return score_keys, add
+
+
 def _run_loop(cell: CacheCell) -> Any:
     scores, values = four_row_loops(cell)
+    score_keys, add_terms = _distance_terms(scores)
     softmax_row, size = softmax(IN_FLOAT32, is_scaled=False), cell.size
 
     @inline
@@ -122,7 +161,7 @@ def _run_loop(cell: CacheCell) -> Any:
         first, end = _first_key(position, reach), _end_key(position, reach, load_i64(item + ITEM.length))
         _add_bias(item, r, s, base, width)
         state = load_i64(item + ITEM.states) + r * state_bytes(head_pad)
-        softmax_row(state, s, s, first - base, min(end - base, width), 0, head_pad, 0.0, 0.0)
+        softmax_row(state, s, s, first - base, min(end - base, width), 0, head_pad, 0.0, 0.0, 0)
 
     @inline
     def run(item, base, width, k, v):  # type: ignore[no-untyped-def]
@@ -133,6 +172,9 @@ def _run_loop(cell: CacheCell) -> Any:
         position, length = load_i64(item + ITEM.position), load_i64(item + ITEM.length)
         s, state_size = load_i64(item + ITEM.scores), state_bytes(head_pad)
         s1, s2, s3, to = s + LINE, s + 2 * LINE, s + 3 * LINE, load_i64(item + ITEM.states) + VALUES
+        has_terms = load_i64(op + BOTH_SIDES.distance_keys) != 0
+        if has_terms:
+            score_keys(item, base, width, k, stride)
         for r in range(0, rows, 4):
             r1, r2, r3 = min(r + 1, rows - 1), min(r + 2, rows - 1), min(r + 3, rows - 1)
             begin = max(0, _first_key(position + r // group, reach) - base)
@@ -141,6 +183,8 @@ def _run_loop(cell: CacheCell) -> Any:
                 continue
             q0, q1, q2, q3 = _query(item, r), _query(item, r1), _query(item, r2), _query(item, r3)
             scores(q0, q1, q2, q3, k, stride, s, s1, s2, s3, head_dim, width)
+            if has_terms:
+                add_terms(item, r, r3, s, q0, q1, q2, q3, base, width)
             for i in range(r, r3 + 1):
                 one_row(item, i, s + (i - r) * LINE, base, width)
             # Slots after the last key may hold values of another text. They are never read, not even with weight zero.

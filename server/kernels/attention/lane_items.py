@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ...device.attention_layout import CHUNK
-from ..isa import simd
 from ..isa.jit import inline
 from ..isa.memory import hidden, load_f32, load_i32, load_i64
 from ..records import ATTENTION
@@ -49,14 +48,14 @@ def sees(item, r, base):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _add_bias(item, i, base):  # type: ignore[no-untyped-def]
-    """Add the bias of each distance to row `i`'s scores of the chunk's keys."""
-    op, group, s = load_i64(item + ITEM.op), load_i64(item + ITEM.group), line_of(item, i)
-    head = load_i64(item + ITEM.first_head) + i % group
+def _bias_of(item, i, base):  # type: ignore[no-untyped-def]
+    """Return the address of the biases, by distance, of row `i`'s scores of the chunk's keys; 0 without any."""
+    op, bias = load_i64(item + ITEM.op), load_i64(load_i64(item + ITEM.op) + ATTENTION.bias)
+    if bias == 0:
+        return 0
+    head = load_i64(item + ITEM.first_head) + i % load_i64(item + ITEM.group)
     middle = head * load_i64(op + ATTENTION.bias_stride) + load_i64(op + ATTENTION.bias_middle)
-    at = load_i64(op + ATTENTION.bias) + (middle + base - row_position(item, i)) * 4
-    for t in range(0, LINE, 64):
-        simd.store(s + t, simd.add(simd.load(s + t), simd.load(at + t)))
+    return bias + (middle + base - row_position(item, i)) * 4
 
 
 def soften_rows(softmax_row: Any) -> Any:
@@ -70,11 +69,9 @@ def soften_rows(softmax_row: Any) -> Any:
             op, scales = load_i64(item + ITEM.op), scales_of(item)
             head_pad, cap = load_i64(op + ATTENTION.head_pad), load_f32(op + ATTENTION.cap)
             states, window = load_i64(item + ITEM.states), load_i64(op + ATTENTION.window)
-            if load_i64(op + ATTENTION.bias) != 0:
-                _add_bias(item, i, base)
             state, s, position = states + i * state_bytes(head_pad), line_of(item, i), row_position(item, i)
             begin, end = first_key(position, window) - base, position - base + 1
             slope = slope_of(item, i % load_i64(item + ITEM.group))
-            softmax_row(state, s, s, begin, end, scales, head_pad, cap, slope)
+            softmax_row(state, s, s, begin, end, scales, head_pad, cap, slope, _bias_of(item, i, base))
 
     return soften

@@ -127,21 +127,31 @@ def _raise_maximum(state, before, maximum, head_pad, exp2):  # type: ignore[no-u
     return maximum
 
 
+@inline
+def _terms(a, b, c, d, cap, slope, bias, first):  # type: ignore[no-untyped-def]
+    """Cap scores, and add what depends on the distance; see `softmax_row`."""
+    if cap != 0.0:
+        a, b, c, d = softcap(a, cap), softcap(b, cap), softcap(c, cap), softcap(d, cap)
+    if slope != 0.0:  # keys lie `first`, `first` + 1 and so on tokens behind the query, so below 0
+        by = simd.splat(slope)
+        a, b = simd.fma(by, _from(first), a), simd.fma(by, _from(first + 16.0), b)
+        c, d = simd.fma(by, _from(first + 32.0), c), simd.fma(by, _from(first + 48.0), d)
+    if bias != 0:
+        a, b = simd.add(a, simd.load(bias)), simd.add(b, simd.load(bias + 64))
+        c, d = simd.add(c, simd.load(bias + 128)), simd.add(d, simd.load(bias + 192))
+    return a, b, c, d
+
+
 def _one_row(weights: Weights, is_scaled: bool, is_masked: bool) -> Any:
     exp2, store = weights
 
     @inline
-    def row(state, s, to, seen, scales, head_pad, cap, slope, first):  # type: ignore[no-untyped-def]
+    def row(state, s, to, seen, scales, head_pad, cap, slope, bias, first):  # type: ignore[no-untyped-def]
         a, b, c, d = simd.load(s), simd.load(s + 64), simd.load(s + 128), simd.load(s + 192)
         if is_scaled:
             a, b = simd.mul(a, simd.load(scales)), simd.mul(b, simd.load(scales + 64))
             c, d = simd.mul(c, simd.load(scales + 128)), simd.mul(d, simd.load(scales + 192))
-        if cap != 0.0:
-            a, b, c, d = softcap(a, cap), softcap(b, cap), softcap(c, cap), softcap(d, cap)
-        if slope != 0.0:  # keys lie `first`, `first` + 1 and so on tokens behind the query, so below 0
-            by = simd.splat(slope)
-            a, b = simd.fma(by, _from(first), a), simd.fma(by, _from(first + 16.0), b)
-            c, d = simd.fma(by, _from(first + 32.0), c), simd.fma(by, _from(first + 48.0), d)
+        a, b, c, d = _terms(a, b, c, d, cap, slope, bias, first)
         if is_masked:
             lowest = simd.splat(_MASKED)
             a, b = _select_bits(seen, a, lowest), _select_bits(seen >> 16, b, lowest)
@@ -181,16 +191,17 @@ def softmax(weights: Weights, is_scaled: bool) -> Any:
     masked_row, whole_row = _one_row(weights, is_scaled, True), _one_row(weights, is_scaled, False)
 
     @inline
-    def softmax_row(state, s, to, begin, end, scales, head_pad, cap, slope):  # type: ignore[no-untyped-def]
+    def softmax_row(state, s, to, begin, end, scales, head_pad, cap, slope, bias):  # type: ignore[no-untyped-def]
         """Turn one row's scores at `s` into weights at `to`, and update its maximum and its sums by lane.
 
         Only the keys begin <= t < end of the chunk count. The others get weight zero, whatever scores and scales lie
-        there. A `cap` of 0 means none. A score loses `slope` for each token between its key and the last one.
+        there. A `cap` of 0 means none. A score loses `slope` for each token between its key and the last one; `bias` is
+        the address of what is added to the chunk's scores, 0 for nothing.
         """
         first = 1.0 - end
         if begin <= 0 and end >= CHUNK:
-            whole_row(state, s, to, -1, scales, head_pad, cap, slope, first)
+            whole_row(state, s, to, -1, scales, head_pad, cap, slope, bias, first)
         else:
-            masked_row(state, s, to, _bits(end) & ~_bits(begin), scales, head_pad, cap, slope, first)
+            masked_row(state, s, to, _bits(end) & ~_bits(begin), scales, head_pad, cap, slope, bias, first)
 
     return softmax_row

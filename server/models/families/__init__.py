@@ -30,9 +30,12 @@ from .deepseek import (
     YoutuConfig,
 )
 from .encoder import (
+    AlbertConfig,
     BertConfig,
+    DebertaV2Config,
     DistilBertConfig,
-    EncoderConfig,
+    ElectraConfig,
+    ErnieConfig,
     MPNetConfig,
     RobertaConfig,
 )
@@ -76,6 +79,7 @@ from .olmo import FlexOlmoConfig, Olmo2Config, Olmo3Config, OlmoeConfig
 from .phi3 import Phi3Config
 from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 from .qwen_next import Qwen3_5Config, Qwen3_5MoeConfig, Qwen3NextConfig
+from .rotary_encoders import GteConfig, JinaEmbeddingsV3Config, NomicBertConfig
 from .slopes import BaichuanConfig, BloomConfig, FalconConfig, MptConfig
 from .smollm3 import SmolLM3Config
 from .starcoder import GPTBigCodeConfig, Starcoder2Config
@@ -166,7 +170,7 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "YoutuForCausalLM": ("youtu", YoutuConfig),
 }
 AS_LLAMA = ("exaone", "internlm3")  # types for which transformers writes Llama's class
-_ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
+_ENCODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
     "Bert": ("bert", BertConfig),
     "Roberta": ("roberta", RobertaConfig),
     "XLMRoberta": ("xlm-roberta", RobertaConfig),
@@ -174,6 +178,13 @@ _ENCODERS: dict[str, tuple[str, type[EncoderConfig]]] = {
     "MPNet": ("mpnet", MPNetConfig),
     "DistilBert": ("distilbert", DistilBertConfig),
     "ModernBert": ("modernbert", ModernBertConfig),
+    "Albert": ("albert", AlbertConfig),
+    "Electra": ("electra", ElectraConfig),
+    "Ernie": ("ernie", ErnieConfig),
+    "NomicBert": ("nomic_bert", NomicBertConfig),
+    "JinaEmbeddingsV3": ("jina_embeddings_v3", JinaEmbeddingsV3Config),
+    "Gte": ("gte", GteConfig),
+    "DebertaV2": ("deberta-v2", DebertaV2Config),
 }
 _ENCODER_DECODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
     "T5ForConditionalGeneration": ("t5", T5Config),

@@ -6,35 +6,19 @@ before attention: the embeddings are normed already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import msgspec
 
 from ...typed_json import shown
 from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
 from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
-from ..names import Names
 from ..rope import Theta, rope_object
 from ..spec import EmbeddingSpec, NormSpec
 from .encoder import EncoderConfig
 from .family import ACTIVATIONS, ActivationName, LayerType
-
-NAMES = Names.of(
-    {
-        "model.embed_tokens": "model.embeddings.tok_embeddings",
-        "model.embed_norm": "model.embeddings.norm",
-        "model.norm": "model.final_norm",
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "mlp_norm",
-        **{f"self_attn.{name}_proj": "attn.Wqkv" for name in "qkv"},
-        "self_attn.o_proj": "attn.Wo",
-        "mlp.gate_proj": "mlp.Wi",
-        "mlp.up_proj": "mlp.Wi",
-        "mlp.down_proj": "mlp.Wo",
-    },
-    "model.",
-)
 
 
 class ModernBertConfig(EncoderConfig, kw_only=True):
@@ -55,6 +39,15 @@ class ModernBertConfig(EncoderConfig, kw_only=True):
     norm_bias: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
+
+    prefix = "model."
+    layer_names = "attn.Wqkv attn.Wqkv attn.Wqkv attn.Wo attn_norm mlp.Wi mlp.Wo mlp_norm mlp.Wi"
+    other_names: ClassVar[Mapping[str, str]] = {
+        "model.embed_tokens": "embeddings.tok_embeddings",
+        "model.embed_norm": "embeddings.norm",
+        "model.layers": "layers",
+        "model.norm": "final_norm",
+    }
 
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         first, *others = super().layers(values)
@@ -84,9 +77,6 @@ class ModernBertConfig(EncoderConfig, kw_only=True):
 
     def norm(self) -> NormSpec:
         return NormSpec("layer" if self.norm_bias else "layer_no_bias", self.rms_norm_eps)
-
-    def names(self) -> Names:
-        return NAMES
 
     def _types(self) -> list[LayerType]:
         if self.layer_types is None:

@@ -37,3 +37,9 @@ def scrape(url: str) -> Scrape:
     response = httpx.get(url + "/metrics", timeout=30)
     assert response.status_code == 200
     return Scrape(response.text)
+
+
+def encodings(url: str) -> tuple[float, float]:
+    """Return the items that requests had for an encoder, and how many of them were encoded for an earlier request."""
+    seen = scrape(url)
+    return seen.value("vllm:mm_cache_queries_total"), seen.value("vllm:mm_cache_hits_total")

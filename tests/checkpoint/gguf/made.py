@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,33 @@ import numpy as np
 
 from neuronserve.server.checkpoint.checkpoint import Checkpoint
 from neuronserve.server.checkpoint.gguf.architectures import ARCHITECTURES as ROWS
+from neuronserve.server.checkpoint.gguf.directory import gguf_directory
+from neuronserve.server.checkpoint.model_config import model_spec_of, read_model_spec
 from neuronserve.server.config.formats import RequestedFormats
 from neuronserve.server.engine.load.model_source import describe_checkpoint
+from neuronserve.server.models.spec import ModelSpec
 from neuronserve.server.models.tensors import tensor_shapes
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
-ARCHITECTURES = {row.model_type: row.name for row in ROWS.values()} | {
+ARCHITECTURES = {row.model_type or row.name: row.name for row in reversed(ROWS.values())} | {
     "mistral": "llama",
     "mixtral": "llama",
     "olmo3": "olmo2",
 }
 PAIRED, SHIFTED = (
-    ("llama", "granite", "granitemoe", "smollm3", "minicpm", "arcee", "olmo"),
-    ("gemma", "gemma2", "gemma3", "nemotron", "qwen35", "qwen35moe"),
+    (
+        "llama",
+        "granite",
+        "granitemoe",
+        "smollm3",
+        "minicpm",
+        "arcee",
+        "olmo",
+        "internlm2",
+        "granitehybrid",
+        "nemotron_h",
+    ),
+    ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron", "qwen35", "qwen35moe", "qwen3next"),
 )  # rotary pairs; norms with 1 added
 TURNED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")  # GPT-2's, stored [inputs, outputs]
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
@@ -101,18 +115,17 @@ def write_gguf(
     edit: Edit = lambda _: None,
 ) -> Path:
     """The GGUF file at `path` of these tensors, matrices quantized to `kind`."""
-    architecture = ARCHITECTURES[config["model_type"]]
+    architecture = config.get("gguf") or ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture)
-    write_config(writer, config)
+    write_keys(writer, config["keys"]) if "keys" in config else write_config(writer, config)
     write_byte_level_tokenizer(writer, config["vocab_size"])
     number = {name: each for each, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(number, config.get("num_hidden_layers", config.get("n_layer")))
-    for name, values in together(tensors).items():
-        for ours, known in ROWS[architecture].words.items():
-            name = name.replace(ours, known)  # noqa: PLW2901
-        stored = names.get_name(name, (".weight", ".bias"))
-        assert stored is not None, name
-        stored += "" if stored.endswith((".weight", ".bias", ".ssm_a")) else ".weight"
+    for name, values in config.items():
+        if isinstance(values, np.ndarray):  # a tensor of the file that is none of the model's
+            writer.add_tensor(name, values)
+    for name, values in apart(together(tensors), config):
+        stored = file_name(architecture, names, name)
         converted = convert(architecture, config, name, values)
         its_kind = kind if isinstance(kind, gguf.GGMLQuantizationType) else kind(name)
         if values.ndim > 1 and its_kind != F32:
@@ -122,6 +135,73 @@ def write_gguf(
     edit(writer)
     finish(writer)
     return path
+
+
+def file_name(architecture: str, names: gguf.TensorNameMap, name: str) -> str:
+    """Return the name of a tensor in a file: the package's for all that it knows."""
+    for ending, own in ROWS[architecture].in_block.items():
+        if name.endswith(ending):
+            return f"blk.{re.findall(r'[0-9]+', name)[0]}.{own}"
+    known = name
+    for ours, word in ROWS[architecture].words.items():
+        known = known.replace(ours, word)
+    stored = names.get_name(known, (".weight", ".bias")) or names.get_name(name, (".weight", ".bias"))
+    assert stored is not None, name
+    return stored if stored.endswith((".weight", ".bias", ".ssm_a", ".ssm_d")) else f"{stored}.weight"
+
+
+def write_keys(writer: gguf.GGUFWriter, values: dict[str, Any]) -> None:
+    """Write values of the architecture, each in its type."""
+    kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    for key, value in values.items():
+        full = key if key.startswith("tokenizer.") else f"{writer.arch}.{key}"
+        writer.add_array(full, value) if isinstance(value, list) else kinds[type(value)](full, value)
+
+
+def random_tensors(spec: ModelSpec) -> dict[str, np.ndarray]:
+    """Return random values of all tensors of a model."""
+    random = np.random.default_rng(2)
+    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in tensor_shapes(spec).items()}
+
+
+def assert_file_has(root: Path, own: dict[str, Any], file: dict[str, Any], edits: Sequence[Edit] = ()) -> None:
+    """Check that a file of random tensors has the model that the config.json `own` describes, and the tensors."""
+    spec = model_spec_of(own)
+    tensors = random_tensors(spec)
+    path = write_gguf(root / "m.gguf", file, tensors, edit=lambda writer: [edit(writer) for edit in edits])
+    directory = gguf_directory(path, root / "cache")
+    assert read_model_spec(directory) == spec
+    checkpoint = Checkpoint.open(directory, spec)
+    assert checkpoint.surplus == ()
+    for name, values in tensors.items():
+        np.testing.assert_allclose(checkpoint.load(name), values, atol=5e-7)
+
+
+def apart(tensors: dict[str, np.ndarray], config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the tensors, those that conversion takes apart in parts (conversion/{deepseek,granite,qwen,gemma}.py)."""
+    for name, values in tensors.items():
+        if name.endswith("kv_b_proj.weight") and "attention.key_length_mla" in config["keys"]:
+            heads, size = config["num_attention_heads"], config["nope"]
+            keys, rest = np.split(values.reshape(heads, -1, values.shape[-1]), [size], axis=1)
+            yield name.replace("kv_b", "k_b"), np.ascontiguousarray(keys.swapaxes(1, 2))
+            yield name.replace("kv_b", "v_b"), np.ascontiguousarray(rest)
+        elif name.endswith("shared_mlp.input_linear.weight"):
+            stem = "mlp.shared_expert." if config["has_experts"] else "mlp."
+            for part, half in zip(("gate", "up"), np.split(values, 2), strict=True):
+                yield name.replace("shared_mlp.input_linear", f"{stem}{part}_proj"), half
+        elif name.endswith("shared_mlp.output_linear.weight") and not config["has_experts"]:
+            yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), values
+        elif name.endswith("in_proj_qkvz.weight"):
+            groups = values.reshape(config["linear_num_key_heads"], -1, values.shape[-1])
+            sizes = np.cumsum([config["linear_key_head_dim"]] * 2 + [config["group_values"]])
+            *mixed, gates = (part.reshape(-1, values.shape[-1]) for part in np.split(groups, sizes, axis=1))
+            yield name.replace("qkvz", "qkv"), np.concatenate(mixed)
+            yield name.replace("qkvz", "z"), gates
+        elif config.get("gguf") == "gemma4" and ".experts.gate_proj" in name:
+            ups = tensors[name.replace("gate", "up")]
+            yield name.replace("gate_proj", "gate_up_proj"), np.concatenate([values, ups], axis=1)
+        elif config.get("gguf") != "gemma4" or ".experts.up_proj" not in name:
+            yield name, values
 
 
 def finish(writer: gguf.GGUFWriter) -> None:
@@ -147,8 +227,12 @@ def together(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def convert(architecture: str, config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
     """Convert a tensor as the conversion to GGUF does."""
-    if ".linear_attn." in name:
+    if ".linear_attn." in name and architecture != "qwen3next":
         return of_state(config, name, values)
+    if name.endswith(
+        ("A_log", "conv1d.weight", ".D", "mamba.norm.weight", "mixer.norm.weight", "linear_attn.norm.weight")
+    ):
+        return of_mamba(config, name, values)
     if architecture in SHIFTED and name.endswith("norm.weight"):
         return values + np.float32(1)
     if architecture == "gpt2" and TURNED.search(name):
@@ -162,10 +246,20 @@ def convert(architecture: str, config: dict[str, Any], name: str, values: np.nda
         parts = groups[:, :-2], groups[:, -2], groups[:, -1]
         return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
     if architecture in PAIRED and (part := re.search(r"\.([qk])_proj\.", name)):
-        heads = config["num_attention_heads" if part[1] == "q" else "num_key_value_heads"]
+        heads = np.max(config["num_attention_heads" if part[1] == "q" else "num_key_value_heads"])
         halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
         return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
     return values
+
+
+def of_mamba(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
+    """Convert a tensor of Mamba-2, or of Qwen3-Next's DeltaNet: decays are powers, vectors may be columns or groups."""
+    if name.endswith("conv1d.weight"):
+        return values.squeeze(1)
+    values = -np.exp(values) if name.endswith("A_log") else values
+    if "groups" not in config:
+        return values
+    return values.reshape(config["groups"], -1) if name.endswith("norm.weight") else values[:, None]
 
 
 def of_state(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:

@@ -14,7 +14,11 @@ import pytest
 from neuronserve.server.checkpoint.gguf.architectures import ARCHITECTURES
 from neuronserve.server.checkpoint.gguf.config import config_of
 from neuronserve.server.checkpoint.gguf.files import open_gguf
+from neuronserve.server.engine.rope_tables import inverse_frequencies
 from neuronserve.server.errors import CheckpointError
+from neuronserve.server.models.config_values import ConfigError
+from neuronserve.server.models.families import model_spec_of
+from neuronserve.server.models.rope import read_rope
 from tests.checkpoint.gguf.made import finish
 
 Edit = Callable[[gguf.GGUFWriter], object]
@@ -46,13 +50,10 @@ def tensor(name: str, values: np.ndarray) -> Edit:
     return lambda writer: writer.add_tensor(name, values.astype(np.float32))
 
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
+def factors(values: np.ndarray) -> dict[str, Any]:
+    """Return rope_scaling of a file with factors of frequencies, whatever they follow from."""
+    stated = [float(str(value)) for value in values.astype(np.float32)]
+    return {"rope_type": "longrope", "attention_factor": 1.0, "short_factor": stated, "long_factor": stated}
 
 
 def llama3_factors(theta: float, width: int, factor: float) -> np.ndarray:
@@ -83,7 +84,7 @@ CASES: list[tuple[str, str, tuple[Edit, ...], dict[str, Any]]] = [
         "llama3",
         "llama",
         (base(5e5), tensor("rope_freqs.weight", llama3_factors(5e5, 16, 8.0))),
-        {"rope_scaling": LLAMA3, "rope_theta": 5e5},
+        {"rope_scaling": factors(llama3_factors(5e5, 16, 8.0)), "rope_theta": 5e5},
     ),
     ("factors of one", "llama", (tensor("rope_freqs.weight", np.ones(8)),), {"rope_scaling": None}),
     (
@@ -153,7 +154,7 @@ CASES: list[tuple[str, str, tuple[Edit, ...], dict[str, Any]]] = [
             "intermediate_size": 72,
             "intermediate_size_mlp": 176,
             "use_qk_norm": True,
-            "rope_scaling": LLAMA3 | {"factor": 16.0, "high_freq_factor": 1.0},
+            "rope_scaling": factors(llama4_factors(5e5, 16, 16.0)),
         },
     ),
     ("maverick", "llama4", (lambda writer: writer.add_expert_count(128),), {"use_qk_norm": False}),
@@ -194,8 +195,6 @@ def test_every_row_names_an_architecture_that_the_package_can_name_tensors_of(ar
 
 REFUSED: list[tuple[str, tuple[Edit, ...], str]] = [
     ("mamba", (), "general.architecture is 'mamba': read are llama, "),
-    ("llama", (tensor("rope_freqs.weight", np.linspace(1, 8, 8)),), "not Llama 3's scaling"),
-    ("llama", (tensor("rope_freqs.weight", np.ones(9)),), "9 factors of 8 rotary frequencies"),
     ("llama", (lambda writer: writer.add_value_length(8),), "attention.value_length is 8"),
     ("qwen2", (lambda writer: writer.add_float32("qwen2.rope.freq_base", math.nan),), "freq_base is nan"),
     ("qwen2", (lambda writer: writer.add_string("qwen2.rope.freq_base", "x"),), "freq_base is 'x'"),
@@ -215,6 +214,21 @@ def test_what_no_config_can_state_is_refused(
     with pytest.raises(CheckpointError) as caught:
         config(tmp_path, architecture, *edits)
     assert message in str(caught.value)
+
+
+def test_factors_are_those_of_llama_3(tmp_path: Path) -> None:
+    stated = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    expected = read_rope({"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **stated}}, 16_384)
+    found = read_rope(
+        config(tmp_path, "llama", base(5e5), tensor("rope_freqs.weight", llama3_factors(5e5, 64, 8.0))), 16_384
+    )
+    for length in (100, 16_384):
+        np.testing.assert_allclose(inverse_frequencies(found, 64, length), inverse_frequencies(expected, 64), rtol=1e-6)
+
+
+def test_factors_of_other_pairs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must have a number for each of 8 pairs"):
+        model_spec_of(config(tmp_path, "llama", tensor("rope_freqs.weight", np.full(9, 2.0))))
 
 
 def test_a_file_without_an_embedding_is_no_language_model(tmp_path: Path) -> None:

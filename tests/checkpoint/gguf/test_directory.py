@@ -14,13 +14,17 @@ from neuronserve.planner.model_names import resolve_shape
 from neuronserve.server.checkpoint.gguf.directory import gguf_directory
 from neuronserve.server.checkpoint.gguf.files import MAX_PARTS
 from neuronserve.server.checkpoint.hub import resolve_model
+from neuronserve.server.checkpoint.sentence import read_sentence_model
 from neuronserve.server.config import CompileConfig
 from neuronserve.server.config.formats import RequestedFormats
 from neuronserve.server.engine.load.artifact_writer import compile_model
 from neuronserve.server.engine.load.inventory import weights_identity
 from neuronserve.server.engine.load.model_source import open_model
 from neuronserve.server.errors import CheckpointError, SettingsError
-from tests.checkpoint.gguf.made import write_pair
+from neuronserve.server.models.families import model_spec_of
+from neuronserve.server.models.heads import Head, Normalize
+from tests.checkpoint.gguf.made import random_tensors, write_gguf, write_pair
+from tests.checkpoint.gguf.test_apart import CASES, file_of
 
 ASKED = RequestedFormats("float32")
 
@@ -143,3 +147,23 @@ def test_a_revision_of_a_file_is_a_contradiction(tmp_path: Path) -> None:
     path = write_pair("tiny-llama", tmp_path)
     with pytest.raises(SettingsError, match="local file"):
         resolve_model(str(path), "main", tmp_path / "cache")
+
+
+def test_the_pooling_that_a_file_states_is_that_of_its_texts(tmp_path: Path) -> None:
+    """llama.cpp normalizes vectors whatever the file says."""
+    case = CASES["bert"]
+    stated = file_of(case)
+    for number, modes in ((1, ("mean",)), (2, ("cls",)), (3, ("lasttoken",))):
+        file = stated | {"keys": stated["keys"] | {"pooling_type": number}}
+        path = write_gguf(tmp_path / f"{number}.gguf", file, random_tensors(model_spec_of(case.own)))
+        assert read_sentence_model(gguf_directory(path, tmp_path / "cache")).head == Head(modes, (Normalize(),))
+    path = write_gguf(tmp_path / "none.gguf", stated, random_tensors(model_spec_of(case.own)))
+    assert read_sentence_model(gguf_directory(path, tmp_path / "cache")).head is None
+
+
+def test_layers_after_the_pooling_are_refused(tmp_path: Path) -> None:
+    case = CASES["bert"]
+    file = file_of(case) | {"dense_2.weight": np.ones((4, 4), np.float32)}
+    path = write_gguf(tmp_path / "m.gguf", file, random_tensors(model_spec_of(case.own)))
+    with pytest.raises(CheckpointError, match=r"dense_2\.weight: layers after the pooling are not supported"):
+        gguf_directory(path, tmp_path / "cache")

@@ -7,14 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import pytest
 
-from neuronserve.server.checkpoint.checkpoint import Checkpoint
-from neuronserve.server.checkpoint.gguf.directory import gguf_directory
-from neuronserve.server.checkpoint.model_config import model_spec_of, read_model_spec
-from neuronserve.server.models.tensors import tensor_shapes
-from tests.checkpoint.gguf.made import write_gguf
+from tests.checkpoint.gguf.made import assert_file_has, write_keys
 
 Edit = Callable[[gguf.GGUFWriter], object]
 SIZES = dict(
@@ -42,12 +37,17 @@ def expert_sizes(writer: gguf.GGUFWriter) -> None:
 
 
 def state_sizes(writer: gguf.GGUFWriter) -> None:
-    writer.add_ssm_conv_kernel(4)
-    writer.add_ssm_state_size(16)
-    writer.add_ssm_group_count(2)
-    writer.add_ssm_time_step_rank(6)
-    writer.add_ssm_inner_size(6 * 32)
-    writer.add_full_attention_interval(3)
+    write_keys(
+        writer,
+        {
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": 16,
+            "ssm.group_count": 2,
+            "ssm.time_step_rank": 6,
+            "ssm.inner_size": 6 * 32,
+            "full_attention_interval": 3,
+        },
+    )
 
 
 def short_convolutions(writer: gguf.GGUFWriter) -> None:
@@ -232,16 +232,6 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any], tuple[Edit, ...]]] =
 def test_a_file_has_the_configuration_and_the_tensors(
     tmp_path: Path, hub_name: str, architecture: str, own: dict[str, Any], file: dict[str, Any], edits: tuple[Edit, ...]
 ) -> None:
-    kinds = {"hunyuan-dense": "hunyuan_v1_dense", "hunyuan-moe": "hunyuan_v1_moe", "starcoder": "gpt_bigcode"}
-    kinds |= {"lfm2moe": "lfm2_moe", "qwen35": "qwen3_5_text", "qwen35moe": "qwen3_5_moe_text"}
-    config = {"architectures": [hub_name], "tie_word_embeddings": False, "rope_theta": 50_000.0, **own}
-    spec, random = model_spec_of(config), np.random.default_rng(2)
-    tensors = {name: random.standard_normal(shape).astype(np.float32) for name, shape in tensor_shapes(spec).items()}
-    written = SIZES | {"rope_theta": 50_000.0, "model_type": kinds.get(architecture, architecture)} | file
-    path = write_gguf(tmp_path / "m.gguf", written, tensors, edit=lambda writer: [edit(writer) for edit in edits])
-    directory = gguf_directory(path, tmp_path / "cache")
-    assert read_model_spec(directory) == spec
-    checkpoint = Checkpoint.open(directory, spec)
-    assert checkpoint.surplus == ()
-    for name, values in tensors.items():
-        np.testing.assert_allclose(checkpoint.load(name), values, atol=5e-7)
+    own = {"tie_word_embeddings": False, "rope_theta": 50_000.0} | own
+    file = SIZES | {"rope_theta": 50_000.0, "gguf": architecture, "model_type": architecture} | file
+    assert_file_has(tmp_path, {"architectures": [hub_name]} | own, file, edits)

@@ -19,6 +19,8 @@ from neuronserve.server.engine.encode.encoder import Encoder
 from neuronserve.server.engine.load.loading import load_engine
 from neuronserve.server.errors import CheckpointError, DeviceMemoryError, InvalidRequest, SettingsError
 from neuronserve.server.kernels.dispatch import host_isas
+from neuronserve.server.placement.footprint import ServingShape, StepLimits
+from neuronserve.server.placement.host_footprint import HostFootprint, packed_weight_bytes
 from neuronserve.server.types import TokenizedText
 from tests.depth import representative
 from tests.encoders import FAMILIES, LONGEST, VOCAB, loaded, random_model, save, write_json
@@ -38,11 +40,13 @@ def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return cache(lambda name: save(random_model(name), tmp_path_factory.mktemp(name) / name))
 
 
-MODELS = ["bert", "mpnet", "modernbert", "qwen3"]
+MODELS = ["bert", "mpnet", "modernbert", "qwen3", "albert", "deberta-v2"]
 CACHED: list[tuple[str, Quantization | None]] = [(name, None) for name in MODELS] + [("bert", "int8"), ("bert", "fp8")]
 
 
-@pytest.mark.parametrize(("name", "quantization"), representative(CACHED, ("bert", "int8"), ("modernbert", None)))
+@pytest.mark.parametrize(
+    ("name", "quantization"), representative(CACHED, ("bert", "int8"), ("modernbert", None), ("deberta-v2", None))
+)
 def test_a_text_is_bitwise_the_same_alone_and_among_others(
     checkpoint_of: Any, kernel_cache: str, name: str, quantization: Quantization | None
 ) -> None:
@@ -78,6 +82,8 @@ def test_formats_are_near_float32_on_every_instruction_set(
 HEADS = [
     (name, labels) for name in ("bert", "roberta", "distilbert", "mpnet", "modernbert", "qwen3") for labels in (1, 3)
 ]
+HEADS += [(name, 3) for name in ("albert", "electra", "ernie", "nomic_bert", "jina_embeddings_v3", "gte")]
+HEADS += [("deberta-v2", 1)]
 
 
 @pytest.mark.parametrize(("name", "labels"), HEADS)
@@ -228,3 +234,15 @@ def test_an_encoder_is_not_served_to_generate(checkpoint_of: Any, kernel_cache: 
 
 def test_every_family_is_tested() -> None:
     assert {"bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "qwen3"} <= set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", ["mpnet", "albert", "electra", "deberta-v2"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_memory_is_what_was_counted(checkpoint_of: Any, kernel_cache: str, name: str, size: int) -> None:
+    with loaded(checkpoint_of(name), kernel_cache, tensor_parallel_size=size) as found:
+        at, limits = found.placement, StepLimits(found.limits.max_num_tokens, 0, 2)
+        shape = ServingShape("float32", found.limits.max_length, at.cache.block_size, limits)
+        counted = HostFootprint.of(at.spec, at.shard, shape)
+        for use in ("tables", "workers", "activations"):
+            assert sum(core.used[use] for core in at.cores) == counted.fixed[use]
+        assert at.cores[0].used["weights"] == packed_weight_bytes(at.spec, at.shard, shape.formats)
