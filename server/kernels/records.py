@@ -148,7 +148,8 @@ class NormOperands(NamedTuple):
     rows_field: int  # byte offset in the step record of the number of rows
     index_field: int  # byte offset of the address of the rows' indices in `hidden`; 0: row r is row r
     rows: int = 0  # output, float32 [T, width], beside the panels; 0 = none
-    factor: int = 0  # float32 that `hidden` is multiplied with after the sum; 0 = none
+    factor: int = 0  # float32 that `hidden` is multiplied with after the sum; 0 = `constant`
+    constant: int = 0x3F800000  # bits of a float32; 1.0 = none
 
 
 class RopeOperands(NamedTuple):
@@ -185,6 +186,8 @@ class RopeOperands(NamedTuple):
     block_bytes: int  # of one kv head in one block, of k or of v
     block_stride: int  # bytes from one block to the next
     kv_group: int  # group of layers whose slots are written
+    q_shift: int = 0  # float32 [head_dim], biases of the centered norm, or 0
+    k_shift: int = 0
 
 
 class AttentionOperands(NamedTuple):
