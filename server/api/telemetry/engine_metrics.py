@@ -39,6 +39,7 @@ class EngineMetrics:
         self._preemptions = instruments.counter(f.PREEMPTIONS)
         self._generated = instruments.counter(f.GENERATION_TOKENS)
         self._drafts = [instruments.counter(each) for each in (f.SPEC_DRAFTS, f.SPEC_DRAFT_TOKENS, f.SPEC_ACCEPTED)]
+        instruments.counter(f.SPEC_ACCEPTED_PER_POS, position="0")  # exposed before the first draft
         self._step_tokens = instruments.histogram(f.STEP_TOKENS_TOTAL)
         self._step_seconds = instruments.histogram(f.STEP_TIME)
         self._show_state(info)
