@@ -34,8 +34,8 @@ from ..link.messages import (
 )
 from ..scheduler.encodings import EncodingLimits, EncodingScheduler
 from ..scheduler.pooling import PoolingScheduler
-from ..scheduler.scheduler import Scheduler
 from ..scheduler.shared import SharedScheduler
+from ..scheduler.speculative import scheduler_of
 from .adapters import AdapterCommands, Adapters
 from .blob_file import BlobBytes
 from .housekeeping import block_map, release_memory
@@ -120,7 +120,7 @@ class _Engine:
             self.scheduler: AnyScheduler = pooling
             return
         cache = self._cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states)
-        generation = Scheduler(loaded.scheduler, cache)
+        generation = scheduler_of(loaded.scheduler, cache)
         self.read_blocks = lambda: block_map(cache.pool, generation.tables)
         texts = generation if pooling is None else SharedScheduler(generation, pooling)
         policy = loaded.scheduler.policy

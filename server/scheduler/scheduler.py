@@ -12,7 +12,7 @@ being sampled has nothing to compute, so it is left out until that step is appli
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 
 from ..config import SchedulerConfig
@@ -150,7 +150,7 @@ class Scheduler:
         return audit(self._cache, self._open.values(), (*self._running, *self._waiting))
 
     def _apply(
-        self, placed: Iterable[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
+        self, placed: Collection[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
     ) -> list[TokenEvent]:
         events, self._pending_events = self._pending_events, []
         size = self._cache.config.block_size

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..kv_cache.manager import KVCacheManager
-from ..kv_cache.state_slots import StateSlots, placed
+from ..kv_cache.state_slots import NO_STATE, StateSlots, placed
 from ..types import ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
@@ -15,6 +17,7 @@ class StepDraft:
         "admitted",
         "budget",
         "decode",
+        "drafts",
         "max_chunk",
         "max_prompts",
         "preempted",
@@ -39,6 +42,7 @@ class StepDraft:
         self.time = time
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []
+        self.drafts: Mapping[Sequence, tuple[int, ...]] = {}  # of sequences that decode, which have blocks for them
         self.preempted: list[str] = []
         self.admitted: list[str] = []
         self.received_time: float | None = None
@@ -81,13 +85,14 @@ class StepDraft:
         self.budget, self.room = max(0, self.budget - end + start), self.room - end + start
 
     def place_decode(self, seq: Sequence) -> None:
-        """Compute the last token of a sequence that decodes; a faster `place`."""
-        token_ids, request = seq.token_ids, seq.request
+        """Compute the last token of a sequence that decodes, and its drafts; a faster `place`."""
+        drafts = self.drafts.get(seq, ()) if self.drafts else ()
+        token_ids, request, start = seq.token_ids, seq.request, seq.num_scheduled_tokens
         self.decode.append(
             ScheduledSeq(
                 request.request_id,
-                (token_ids[-1],),
-                seq.num_scheduled_tokens,
+                (token_ids[-1], *drafts),
+                start,
                 seq.blocks.tables,
                 True,
                 request.sampling,
@@ -97,14 +102,21 @@ class StepDraft:
                 None,
                 request.media,
                 seq.encoded,
-                self._state(seq, seq.num_scheduled_tokens, seq.num_scheduled_tokens + 1),
+                self._row_states(seq, 1 + len(drafts)) if drafts else self._state(seq, start, start + 1),
+                len(drafts),
             )
         )
         seq.num_scheduled_tokens += 1
-        self.budget, self.room = self.budget - 1, self.room - 1
+        self.budget, self.room = self.budget - 1 - len(drafts), self.room - 1 - len(drafts)
 
     def _state(self, seq: Sequence, start: int, end: int) -> tuple[int, int]:
         return placed(self.states, seq.blocks.state, (start, end), seq.num_prompt_tokens)
+
+    def _row_states(self, seq: Sequence, count: int) -> tuple[int, ...]:
+        """Return the slots before and after each of `count` tokens, where layers keep a state."""
+        if self.states is None:
+            return NO_STATE, NO_STATE
+        return self.states.place_row(seq.blocks.state, seq.num_scheduled_tokens, count, seq.num_prompt_tokens)
 
     @property
     def is_empty(self) -> bool:
@@ -139,7 +151,7 @@ def report_of(
         num_running=num_running,
         num_waiting=num_waiting,
         num_prefill_tokens=sum(len(seq.token_ids) for seq in plan.prefill),
-        num_decode_tokens=len(plan.decode),
+        num_decode_tokens=sum(len(seq.token_ids) for seq in plan.decode),
         admitted=plan.admitted,
         preempted=plan.preempted,
         num_free_blocks=cache.num_free_blocks,
@@ -150,4 +162,7 @@ def report_of(
         device=result.device,
         served=served,
         tiers=cache.tier_report(),
+        drafts=tuple(
+            (seq.num_drafts, len(result.further.get(seq.request_id, ()))) for seq in plan.decode if seq.num_drafts
+        ),
     )

@@ -42,6 +42,8 @@ class EngineMetrics:
         self._preemptions = instruments.counter(f.PREEMPTIONS)
         self._generated = instruments.counter(f.GENERATION_TOKENS)
         self._tier_usage, self._transfers = 0.0, Transfers()  # last reported
+        self._drafts = [instruments.counter(each) for each in (f.SPEC_DRAFTS, f.SPEC_DRAFT_TOKENS, f.SPEC_ACCEPTED)]
+        instruments.counter(f.SPEC_ACCEPTED_PER_POS, position="0")  # exposed before the first draft
         self._step_tokens = instruments.histogram(f.STEP_TOKENS_TOTAL)
         self._step_seconds = instruments.histogram(f.STEP_TIME)
         self._count_transfers({"GPU_to_CPU": (0, 0.0), "CPU_to_GPU": (0, 0.0)})
@@ -59,6 +61,8 @@ class EngineMetrics:
             self._generated.inc(tokens.num_generated)
         if report.preempted:
             self._preemptions.inc(len(report.preempted))
+        if report.drafts:
+            self._count_drafts(report)
         self._prefixes.add(report.prefix_queries, report.prefix_hits)
         self._encodings.add(report.encoding_queries, report.encoding_hits)
         if report.tiers is not None:
@@ -74,6 +78,16 @@ class EngineMetrics:
             self._instruments.counter(f.TRANSFER_BYTES, transfer_type=name).inc(num_bytes - before[0])
             self._instruments.counter(f.TRANSFER_TIME, transfer_type=name).inc(max(0.0, seconds - before[1]))
         self._transfers = now
+
+    def _count_drafts(self, report: StepReport) -> None:
+        accepted = [count for _, count in report.drafts]
+        for counter, count in zip(
+            self._drafts, (len(accepted), sum(n for n, _ in report.drafts), sum(accepted)), strict=True
+        ):
+            counter.inc(count)
+        for position in range(max(accepted)):
+            counter = self._instruments.counter(f.SPEC_ACCEPTED_PER_POS, position=str(position))
+            counter.inc(sum(count > position for count in accepted))
 
     def _show_state(self, info: EngineInfo) -> None:
         num_usable = info.cache.num_blocks - 1  # block 0 is padding

@@ -69,6 +69,16 @@ ENCODING_HITS = MetricFamily("vllm:mm_cache_hits", "counter", "items", "Of those
 PREEMPTIONS = MetricFamily(
     "vllm:num_preemptions", "counter", "preemptions", "Times that a sequence lost its blocks and was recomputed"
 )
+SPEC_DRAFTS = MetricFamily("vllm:spec_decode_num_drafts", "counter", "drafts", "Drafts that steps verified")
+SPEC_DRAFT_TOKENS = MetricFamily("vllm:spec_decode_num_draft_tokens", "counter", "tokens", "Tokens of these drafts")
+SPEC_ACCEPTED = MetricFamily("vllm:spec_decode_num_accepted_tokens", "counter", "tokens", "Of these, accepted tokens")
+SPEC_ACCEPTED_PER_POS = MetricFamily(
+    "vllm:spec_decode_num_accepted_tokens_per_pos",
+    "counter",
+    "tokens",
+    "The same by position in the draft, from 0",
+    ("model_name", "engine", "position"),
+)
 GENERATION_TOKENS = MetricFamily("vllm:generation_tokens", "counter", "tokens", "Tokens the engine has generated")
 STEP_TOKENS_TOTAL = MetricFamily(
     "vllm:iteration_tokens_total",
