@@ -100,7 +100,8 @@ def _drop_pages(directory: Path) -> None:
     for path in directory.iterdir():
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        if sys.platform == "linux":
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
 
 

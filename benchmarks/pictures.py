@@ -8,7 +8,6 @@ in bfloat16, and its better median counts. usage: python -m benchmarks.pictures 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import transformers
 
 from neuronserve.server.engine.load.loading import load_engine
 from neuronserve.server.engine.vision.pictures import Pictures, load_pictures
+from neuronserve.server.host.cpu_quota import host_threads
 from neuronserve.server.settings.engine import EngineSettings
 from neuronserve.server.types import MediaItem
 
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="of this engine")
     parser.add_argument("--side", type=int, default=384, help="pixels of the picture's side")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=host_threads())
     args = parser.parse_args()
     item, grid = picture(args.side), torch.tensor([[1, args.side // PATCH, args.side // PATCH]])
     pixels = torch.from_numpy(np.frombuffer(item.pixels, np.float32).reshape(item.shape).copy())
