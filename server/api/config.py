@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..config.formats import SchedulingPolicy
+from ..config.kv_events import NO_KV_EVENTS, KvEventsConfig
 from ..device.prices import PriceBasis
 from ..link.restarts import NO_HEALING, Healing
 from ..media.config import DEFAULT_MEDIA, MediaConfig
@@ -103,6 +104,7 @@ class ApiConfig:
     usd_per_hour: float | None = None  # of the whole instance, overriding the catalogue
     store: StoreConfig = StoreConfig()
     media: MediaConfig = DEFAULT_MEDIA
+    kv_events: KvEventsConfig = NO_KV_EVENTS
     additions: tuple[Addition, ...] = ()  # extensions of the API by other packages
     ready_file: Path | None = None  # contains the server's address while it is ready
     worker: WorkerRole | None = None  # None = this process has the engines and answers alone

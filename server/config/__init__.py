@@ -272,6 +272,7 @@ class EngineConfig:
     step_time_target_ms: float | Literal["auto"] | None = None
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
     offload: OffloadConfig = NO_OFFLOAD
+    reports_cache_changes: bool = False  # for subscribers to KV events
 
     @property
     def requested_formats(self) -> RequestedFormats:

@@ -14,6 +14,7 @@ from ..config import CacheConfig, EngineConfig, PoolingLimits, SchedulerConfig
 from ..cost.meter import Meter
 from ..cost.pricer import Pricer
 from ..errors import StartError
+from ..kv_cache.events import CacheLog
 from ..kv_cache.manager import KVCacheManager
 from ..link.frames import Frames
 from ..link.handle import EngineEnd
@@ -38,9 +39,9 @@ from ..scheduler.scheduler import Scheduler
 from ..scheduler.shared import SharedScheduler
 from .adapters import AdapterCommands, Adapters
 from .blob_file import BlobBytes
-from .housekeeping import block_map, release_memory
-from .inbox import Grammars, Handlers, Hold, Inbox, arrival_hold, grammar_hold
-from .loop import EngineLoop, Runner
+from .housekeeping import ReportingOutbox, block_map, release_memory
+from .inbox import Grammars, Handlers, Hold, Inbox, Poll, arrival_hold, grammar_hold
+from .loop import EngineLoop, Outbox, Runner
 from .loop import Scheduler as AnyScheduler
 from .metered_runner import MeteredOutbox, MeteredRunner
 from .offload import Offload, model_files, offload, require_tier_directory
@@ -109,9 +110,9 @@ class _Link:
 class _Engine:
     """A loaded engine and the parts of its loop."""
 
-    def __init__(self, loaded: ServedEngine, tiers: Offload) -> None:
+    def __init__(self, loaded: ServedEngine, tiers: Offload, log: CacheLog | None) -> None:
         """Make the scheduler of sequences, of texts, or of both, and the cache of sequences."""
-        self.loaded, self._rate = loaded, tiers.rate
+        self.loaded, self._rate, self._log = loaded, tiers.rate, log
         self._cache: KVCacheManager | None = None
         self.read_blocks: Callable[[], BlockMap] = BlockMap
         pooling = None if loaded.pooling is None else PoolingScheduler(loaded.pooling)
@@ -119,15 +120,15 @@ class _Engine:
             assert pooling is not None
             self.scheduler: AnyScheduler = pooling
             return
-        cache = self._cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states)
+        cache = self._cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states, log)
         generation = Scheduler(loaded.scheduler, cache)
         self.read_blocks = lambda: block_map(cache.pool, generation.tables)
         texts = generation if pooling is None else SharedScheduler(generation, pooling)
         policy = loaded.scheduler.policy
         self.scheduler = texts if loaded.encodings is None else EncodingScheduler(texts, loaded.encodings, policy)
 
-    def inbox(self, link: _Link, traced: Traced, request_s: float, clock: Clock) -> Inbox:
-        """The table of handlers, and what holds and observes requests; a paced engine holds them `request_s`."""
+    def inbox(self, link: _Link, traced: Traced, holds: list[Hold], polls: list[Poll]) -> Inbox:
+        """The table of handlers, and what holds and observes requests."""
         loaded, adapters = self.loaded, AdapterCommands(self.loaded.adapters, link.send)
         handlers: Handlers = {
             ResetPrefixCache: lambda _: self.scheduler.reset_prefix_cache(),
@@ -136,20 +137,22 @@ class _Engine:
             **adapters.handlers,
             **traced.handlers,
         }
-        holds: list[Hold] = [adapters.hold]
-        if request_s:
-            holds.append(arrival_hold(request_s, clock))
         if loaded.grammars is not None:
             holds.append(grammar_hold(loaded.grammars))
-        return Inbox(link, handlers, holds, list(traced.observers), [adapters.poll])
+        return Inbox(link, handlers, [adapters.hold, *holds], list(traced.observers), [adapters.poll, *polls])
 
     def loop(self, link: _Link, traced: Traced, is_paced: bool, clock: MonotonicClock) -> EngineLoop:
         loaded, meter = self.loaded, Meter()
-        inbox = self.inbox(link, traced, loaded.pricer.request_s if is_paced else 0.0, clock)
+        outbox: Outbox = MeteredOutbox(traced.outbox, meter)
+        request_s, polls = loaded.pricer.request_s if is_paced else 0.0, list[Poll]()
+        if self._log is not None:
+            outbox = reporting = ReportingOutbox(outbox, self._log, link.send)
+            polls.append(reporting.poll)
+        inbox = self.inbox(link, traced, [arrival_hold(request_s, clock)] if request_s else [], polls)
         metered = MeteredRunner(traced.runner, loaded.pricer, meter, clock, is_paced)
         limit = StepLimit(first_token_s(loaded.info.facts.num_params))
         runner = WatchedRunner(metered, link.heartbeat, limit, clock, self._rate.saw)
-        return EngineLoop(self.scheduler, runner, clock, inbox, MeteredOutbox(traced.outbox, meter))
+        return EngineLoop(self.scheduler, runner, clock, inbox, outbox)
 
 
 def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
@@ -163,8 +166,8 @@ def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
         loaded = loader(config, lambda text: link.send(Progress(text)))
         gc.freeze()  # loaded objects stay: no collection needs to walk them
         gc.enable()
-        kinds = loaded.blocks, loaded.states
-        engine = _Engine(loaded, offload(end.kept, kinds, config, loaded.info, files))
+        kinds, cache_log = (loaded.blocks, loaded.states), CacheLog() if config.reports_cache_changes else None
+        engine = _Engine(loaded, offload(end.kept, kinds, config, loaded.info, files), cache_log)
         with traced(config.trace, loaded, link, link.send) as traces:
             link.send(Ready(loaded.info))
             engine.loop(link, traces, config.pace == "device", clock).run()

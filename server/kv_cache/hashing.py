@@ -8,9 +8,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from hashlib import sha256
+from typing import NamedTuple
 
 from ..types import MediaItem
-from .tiers import Blob
+from .events import Media
 
 
 def root_digest(cache_salt: str, lora: str = "") -> bytes:
@@ -28,6 +29,15 @@ def packed(token_ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(token_ids)}i", *token_ids)
 
 
+class Blob(NamedTuple):
+    """Identity of a block, or of the state after it, wherever it lies."""
+
+    name: bytes
+    text: bytes  # token ids of its block
+    chain: HashChain | None = None  # a prefix that contains it
+    block: int = 0  # its place there
+
+
 class HashChain:
     """The digests of a sequence's full blocks, each computed once as the sequence grows.
 
@@ -35,11 +45,12 @@ class HashChain:
     of what encoders read that begins in the block: the tokens in place of all pictures are the same.
     """
 
-    __slots__ = ("_block_size", "_media", "_root", "digests")
+    __slots__ = ("_block_size", "_items", "_media", "_root", "digests", "lora", "salt")
 
     def __init__(self, block_size: int, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = ()) -> None:
         self._block_size = block_size
-        self._media = tuple((item.offset, item.digest) for item in media)
+        self._items, self._media = media, tuple((item.offset, item.digest) for item in media)
+        self.salt, self.lora = cache_salt, lora
         self._root = root_digest(cache_salt, lora)
         self.digests: list[bytes] = []
 
@@ -66,4 +77,9 @@ class HashChain:
     def blob(self, token_ids: Sequence[int], block: int, tag: bytes = b"") -> Blob:
         """Return the identity of a block whose digest is known; `tag` is its group's."""
         begin = block * self._block_size
-        return Blob(self.digests[block] + tag, packed(token_ids[begin : begin + self._block_size]))
+        return Blob(self.digests[block] + tag, packed(token_ids[begin : begin + self._block_size]), self, block)
+
+    def media_in(self, begin: int, end: int) -> Media:
+        """Return the digests of what encoders read that lies in these tokens, and offsets from the first token."""
+        items = (each for each in self._items if each.offset < end and begin < each.offset + each.num_tokens)
+        return [(each.digest.hex(), each.offset - begin) for each in items]

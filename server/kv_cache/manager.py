@@ -20,23 +20,33 @@ from collections.abc import Sequence
 from ..config import CacheConfig
 from ..types import MediaItem
 from .blocks import NULL_BLOCK, BlockPool
-from .hashing import HashChain
+from .events import CacheLog
+from .hashing import Blob, HashChain
 from .prefix_finder import PrefixFinder, group_tags
 from .sequence_blocks import NO_PREFIX, Prefix, SequenceBlocks
 from .state_slots import TO_LOAD, StateSlots
-from .tiers import Blob, Tiers, sum_transfers
+from .tiers import Tiers, sum_transfers
 
 
 class KVCacheManager:
     """Allocation, prefix lookup and release over one `BlockPool`."""
 
-    def __init__(self, config: CacheConfig, tiers: Tiers | None = None, state_tiers: Tiers | None = None) -> None:
-        """`tiers` have copies of blocks, `state_tiers` copies of states."""
+    def __init__(
+        self,
+        config: CacheConfig,
+        tiers: Tiers | None = None,
+        state_tiers: Tiers | None = None,
+        log: CacheLog | None = None,
+    ) -> None:
+        """`tiers` have copies of blocks, `state_tiers` copies of states; `log` gets the changes of what is cached."""
         self.config = config
         has_prefixes = config.enable_prefix_caching
-        self.pool = BlockPool(config.num_blocks, tiers if has_prefixes else None)
-        states = config.num_states, config.block_size, config.snapshot_blocks, has_prefixes, state_tiers
-        self.states = StateSlots(*states) if config.num_states else None
+        self.pool = BlockPool(config.num_blocks, tiers if has_prefixes else None, log)
+        shape, state_log = (
+            (config.num_states, config.block_size, config.snapshot_blocks),
+            log and log.beside(self.num_groups),
+        )
+        self.states = StateSlots(*shape, has_prefixes, state_tiers, state_log) if config.num_states else None
         self.prefix_queries = 0  # prompt tokens looked up since start
         self.prefix_hits = 0  # of those, found on the device
         self.num_loaded_tokens = 0  # of those, loaded from a tier
@@ -50,7 +60,7 @@ class KVCacheManager:
 
     @property
     def num_groups(self) -> int:
-        return len(self.widths)
+        return len(self.config.groups)
 
     @property
     def num_free_blocks(self) -> int:
@@ -178,7 +188,7 @@ class KVCacheManager:
         blocks.chain.extend(token_ids, num_full)
         for table, tag in zip(blocks.tables, self._tags, strict=True):
             for i in range(blocks.num_named, num_full):
-                self.pool.name(table[i], *blocks.chain.blob(token_ids, i, tag))
+                self.pool.name(table[i], blocks.chain.blob(token_ids, i, tag))
         blocks.num_named = num_full
         if self.states is not None:
             self.states.commit(blocks.state, blocks.chain, token_ids, num_computed_tokens)
@@ -252,5 +262,5 @@ def _load(pool: BlockPool, blob: Blob, place: int) -> bool:
     """Load a copy to `place` and cache it there."""
     if pool.tiers is None or not pool.tiers.load(blob, place):
         return False
-    pool.name(place, *blob)
+    pool.name(place, blob)
     return True

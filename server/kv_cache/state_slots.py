@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .blocks import BlockPool
+from .events import CacheLog
 from .hashing import HashChain
 from .tiers import Tiers
 
@@ -40,10 +41,16 @@ class StateSlots:
     """Allocation, snapshots and release over one `BlockPool` of slots."""
 
     def __init__(
-        self, num_slots: int, block_size: int, snapshot_blocks: int, takes_snapshots: bool, tiers: Tiers | None = None
+        self,
+        num_slots: int,
+        block_size: int,
+        snapshot_blocks: int,
+        takes_snapshots: bool,
+        tiers: Tiers | None = None,
+        log: CacheLog | None = None,
     ) -> None:
         """`snapshot_blocks`: blocks between two snapshots of one sequence, besides the one at the end of its prompt."""
-        self.pool = BlockPool(num_slots, tiers)
+        self.pool = BlockPool(num_slots, tiers, log)
         self._block_size, self._interval = block_size, snapshot_blocks * block_size
         self._takes_snapshots = takes_snapshots
 
@@ -102,7 +109,7 @@ class StateSlots:
         """Name the snapshots of the first `num_computed_tokens` tokens, whose blocks have the digests of `chain`."""
         while state.left and state.left[0][0] <= num_computed_tokens:
             tokens, slot = state.left.pop(0)
-            self.pool.name(slot, *chain.blob(token_ids, tokens // self._block_size - 1))
+            self.pool.name(slot, chain.blob(token_ids, tokens // self._block_size - 1))
 
     def drop(self, state: SequenceState, num_computed_tokens: int) -> None:
         """Release the slots that no step reads after `num_computed_tokens` tokens are computed."""

@@ -22,6 +22,7 @@ from .messages import (
     AdapterReply,
     Add,
     BlockMap,
+    CacheChanges,
     EngineInfo,
     Failed,
     Input,
@@ -63,6 +64,7 @@ class EngineClient(Engine):
         self._end_reason = ""
         self.succession = Succession()
         self._on_death = on_death
+        self.on_cache_changes: Callable[[CacheChanges], None] = lambda _: None
         self._is_stopping = False
         self._is_restarting = False  # on request, not after a death
         self._has_ended = False  # this life of the engine
@@ -194,6 +196,8 @@ class EngineClient(Engine):
         match output:
             case Tokens():
                 self._take_turn(output)
+            case CacheChanges():
+                self.on_cache_changes(output)
             case Progress(text=text):
                 self._report_progress(text)
             case Ready(info=info):

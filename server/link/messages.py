@@ -2,7 +2,8 @@
 
 API -> engine: Add, Abort, ResetPrefixCache, StartTrace, StopTrace, LoadAdapter, UnloadAdapter, ReadBlocks,
 ReleaseMemory, Shutdown.
-Engine -> API: Progress* Ready (Tokens | TraceReply | AdapterReply | BlockMap)*, and Failed last when the engine fails.
+Engine -> API: Progress* Ready (Tokens | CacheChanges | TraceReply | AdapterReply | BlockMap)*, and Failed last when the
+engine fails.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 from ..config import CacheConfig
 from ..config.formats import Pace, PoolingMode, Quantization, StackName, WeightGroups
 from ..device.buckets import CompiledShapes
+from ..kv_cache.events import CacheChange
 from ..types import Charge, Request, StepReport, TokenEvent
 
 
@@ -199,6 +201,12 @@ class Tokens(msgspec.Struct, tag=True, frozen=True, dict=True):
         return zip(self.events, self.charges or repeat(Charge()), strict=False)
 
 
+class CacheChanges(msgspec.Struct, tag=True, frozen=True):
+    """Changes of the prefix cache, in order. Sent before the events of the turn that made them, if asked for."""
+
+    changes: list[CacheChange]
+
+
 class TraceReply(msgspec.Struct, tag=True, frozen=True):
     """Result of a StartTrace or StopTrace. `file`, for StopTrace, is a path on the engine's host."""
 
@@ -241,4 +249,4 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
 
 Answer = TraceReply | AdapterReply | BlockMap
-Output = Progress | Ready | Tokens | Answer | Failed
+Output = Progress | Ready | Tokens | CacheChanges | Answer | Failed

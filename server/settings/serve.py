@@ -29,6 +29,7 @@ from .base import File, Texts, slice_of
 from .engine import EngineSettings
 from .healing import HealingSettings
 from .keys import KeySettings
+from .kv_events import KvEventsSettings
 from .logs import LogFormat, log_to_stderr
 from .media import MediaSettings
 from .model import DEFAULT_MODEL
@@ -47,6 +48,7 @@ class ServeSettings(
     EngineSettings,
     HealingSettings,
     OffloadSettings,
+    KvEventsSettings,
     PoolingSettings,
     MediaSettings,
     ObjectiveSettings,
@@ -234,6 +236,7 @@ class ServeSettings(
             max_num_queued_reqs=most,
             pooling=self.pooling_mode,
             normalize=self.normalizes,
+            reports_cache_changes=self.kv_events.is_on,
         )
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
@@ -286,6 +289,7 @@ class ServeSettings(
             store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1, default_dir=self._default_data_dir),
             media=self.media_config,
             healing=self.healing,
+            kv_events=self.kv_events,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,
             otlp_traces_protocol=cast(OtlpProtocol, traces_protocol(self.otlp_traces_protocol)),

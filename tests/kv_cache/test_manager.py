@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from neuronserve.server.config import AttentionSpan, CacheConfig
 from neuronserve.server.kv_cache.audit import audit
 from neuronserve.server.kv_cache.blocks import NULL_BLOCK
+from neuronserve.server.kv_cache.events import CacheLog
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.kv_cache.sequence_blocks import Prefix, SequenceBlocks
 from neuronserve.server.kv_cache.state_slots import TO_LOAD
@@ -95,7 +96,8 @@ class Books(RuleBasedStateMachine):
         self.open: list[Open] = []
         self.written: dict[int, Written] = {}  # by block
         self.tested = TestedTiers(Contents(self.written), BLOCK, self.tiers, num_mirrors=2)
-        self.cache = KVCacheManager(manager(self.num_blocks, *self.groups).config, self.tested.tiers)
+        self.log, self.followed = CacheLog(), set[tuple[int, int]]()
+        self.cache = KVCacheManager(manager(self.num_blocks, *self.groups).config, self.tested.tiers, log=self.log)
 
     @rule(
         tokens=st.one_of(
@@ -200,6 +202,25 @@ class Books(RuleBasedStateMachine):
     @invariant()
     def books_balance(self) -> None:
         assert audit(self.cache, [seq.blocks for seq in self.open]) == []
+
+    @invariant()
+    def who_follows_the_log_knows_what_is_cached(self) -> None:
+        for change in self.log.take():
+            blocks = {(change.group, each) for each in change.hashes}
+            match change.kind:
+                case "cleared":
+                    self.followed.clear()
+                case "removed":
+                    assert blocks <= self.followed
+                    self.followed -= blocks
+                case "stored":
+                    assert not blocks & self.followed
+                    assert len(change.token_ids) == len(blocks) * BLOCK
+                    self.followed |= blocks
+        cached = {
+            (name[32] if len(name) > 32 else 0, int.from_bytes(name[:8], "big")) for name in self.cache.pool.cached
+        }
+        assert self.followed == cached
 
     @invariant()
     def usage_is_the_share_held(self) -> None:
