@@ -121,7 +121,7 @@ class ScheduledSeq(NamedTuple):
     pooling: PoolingParams | None = None  # None: the sequence is continued
     media: tuple[MediaItem, ...] = ()  # see Request
     encoded: Sequence[int] = ()  # blocks with the encodings of `media`, in their order
-    state: tuple[int, int] = (0, 0)  # slots of its state before and after this step, where layers keep one
+    state: tuple[int, ...] = (0, 0)  # slots of its state, where layers keep one: before, and after each token or all
 
     @property
     def prompt_targets(self) -> range:

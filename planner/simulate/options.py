@@ -17,6 +17,7 @@ from ...server.models.spec import ModelSpec
 from ...server.models.tensors import num_params
 from ...server.placement.fit import budget_bytes, require_fit
 from ...server.placement.footprint import ServingShape, StepLimits
+from ...server.placement.state_layout import num_state_slots
 from ...server.scheduler.batching import POLICIES
 from ...server.workload.slo import Slo
 from ...server.workload.workload import Workload
@@ -187,5 +188,6 @@ class SimulationOptions:
             num_blocks = min(most, 2 * self.max_num_seqs * footprint.min_blocks)
         elif not 2 <= num_blocks <= most:
             raise SettingsError(f"num_blocks is {num_blocks}: this deployment holds 2 to {most}")
-        cache = footprint.groups.cache(num_blocks, self.enable_prefix_caching)
+        slots = num_state_slots(self.model, self.max_num_seqs)
+        cache = footprint.groups.cache(num_blocks, self.enable_prefix_caching, slots)
         return replace(cache, max_chunk=max(cache.max_chunk, self.scheduler.max_chunk))

@@ -57,7 +57,7 @@ class Checkpoint:
         """
         expected = tensor_shapes(spec)
         tensors = with_shapes(open_tensors(directory, spec, expected), expected)
-        tensors = with_sines(tensors, expected, spec.names.sine_tables, directory)
+        tensors = with_sines(tensors, expected, spec.names, directory)
         if isinstance(stored, PackedForm):
             tensors, stored = with_packed(tensors, stored, expected), None
         if isinstance(stored, MicroscalingForm):
@@ -219,7 +219,7 @@ def _check_tensor(
         raise CheckpointError(str(directory), "missing from the files of the weights", name)
     tensor = tensors[name]
     file = str(tensor.path)
-    if tensor.shape != shape:
+    if (tensor.shape or (1,)) != shape:
         raise CheckpointError(file, f"has shape {list(tensor.shape)}, config.json makes it {list(shape)}", name)
     if dtype is None and not tensor.has_values:
         raise CheckpointError(file, f"dtype {tensor.dtype} is not supported; use {', '.join(READABLE)}", name)

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ..config.formats import Dtype, Quantization
 from ..models.decoder import decoder_graph
-from ..models.graph import flat_ops
+from ..models.graph import flat_ops, is_output
 from ..models.layer import AttentionSpec
 from ..models.linear import AxisName, Linear
 from ..models.ops import CrossAttention, Experts, Network
@@ -49,14 +49,15 @@ def stored_dtype(quantization: Quantization | None, dtype: Dtype) -> str:
 
 # Published times of such models take part in no fit: Neuron's software has no such layer, and each port its own.
 STATE_REASON = "no fit saw a layer that keeps a state"
-HEADS_REASON = "no fit saw layers with heads of their own"
+HEADS_REASON = "no fit saw layers with heads or inputs of their own"
 
 
 def unfitted(model: ModelSpec) -> str:
     """Return why the fits saw no layers like some of the model's; empty if they did."""
     if model.state_mixer is not None:
         return STATE_REASON
-    return HEADS_REASON if len({(*each.heads, each.head_dim) for each in model.attentions}) > 1 else ""
+    heads = {(*each.heads, each.head_dim) for each in model.attentions}
+    return HEADS_REASON if len(heads) > 1 or model.layer_input is not None else ""
 
 
 def matrix_params(model: ModelSpec) -> int:
@@ -186,7 +187,9 @@ class CoreShape:
         share, graph = CoreShare.of(model, tp), decoder_graph(model)
         attention = ffn = 0
         experts: Counter[tuple[int, int, int, int]] = Counter()
-        for op, layers in ((op, group.count) for group in graph.groups for op in flat_ops(group.ops)):
+        ends = (op for op in (*graph.prelude, *graph.tail) if isinstance(op, Linear) and not is_output(op))
+        grouped = ((op, group.count) for group in graph.groups for op in flat_ops(group.ops))
+        for op, layers in (*((op, 1) for op in ends), *grouped):
             if isinstance(op, Experts):
                 sizes = _network_weights(op.first, share), _network_weights(op.first, share, TILE)
                 experts[*sizes, op.count, op.per_token] += layers

@@ -76,6 +76,8 @@ class HeadOperands:
             fields["q_norm"], fields["k_norm"] = self._vector(norm.query, core), self._vector(norm.key, core)
             fields["norm_stride"] = 0 if norm.query.axis is None else head_dim * FLOAT32_BYTES
             fields["is_centered"], fields["norms_rotated"] = int(norm.is_centered), int(norm.follows_rope)
+            if norm.biases:
+                fields["q_shift"], fields["k_shift"] = (self._vector(each, core) for each in norm.biases)
             fields["squares"] = self._buffers.head_squares.address if norm.is_wide else 0
         return fields
 

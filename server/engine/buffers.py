@@ -240,6 +240,8 @@ class ActivationBuffers:
         self.widths, self.sizes = Widths.of(spec, shard), sizes
         first = cores[0]
         self.hidden = first.allocate("activations", "hidden", sizes.hidden)
+        self.layer_inputs = first.allocate("activations", "inputs of layers", sizes.layer_inputs)
+        self.streams = first.allocate("activations", "streams", sizes.streams)
         self.normed = first.allocate("activations", "normed", sizes.normed)
         self.normed_scales = first.allocate("activations", "row scales", sizes.row_scales)
         self.sampled = first.allocate("activations", "sampled", sizes.sampled)
@@ -255,6 +257,7 @@ class ActivationBuffers:
         self.queries = _on_each(cores, "queries", sizes.queries)
         self.attended = _on_each(cores, "attended", sizes.attended)
         self.attended_panels = _on_each(cores, "attended panels", sizes.attended_panels)
+        self.gates = _on_each(cores, "gate and up", sizes.gates)
         self.activated = _on_each(cores, "activated", sizes.activated)
         self.activated_panels = _on_each(cores, "activated panels", sizes.activated_panels)
         self.row_scales = _on_each(cores, "row scales", sizes.row_scales)

@@ -21,7 +21,7 @@ from ..kernels.matmul.epilogue import ACTIVATIONS
 from ..kernels.program import Program
 from ..kernels.records import MatmulOperands
 from ..models.linear import Linear
-from ..models.ops import Experts, Gated
+from ..models.ops import Activate, Experts, Gated
 from .load.weights import PackedMatrix
 from .operands import Operands, PanelAddresses, Placement, addresses_of, float_bits
 
@@ -38,10 +38,11 @@ class ExpertLowering:
         self._buffers, self._operands = placement.buffers.experts, Operands(placement)
         self._num_cores, self._hidden = len(placement.cores), placement.buffers.widths.hidden
         match op.first:
-            case Linear(), Gated() as gated, Linear():
-                self._activation = ACTIVATIONS.index(gated.activation)
+            case Linear(), Gated() | Activate() as activation, Linear() if activation.activation in ACTIVATIONS:
+                self._activation = ACTIVATIONS.index(activation.activation)
+                self._has_gate = isinstance(activation, Gated)
             case _:
-                raise DeviceError(f"{label}: no kernel computes experts without a gate")
+                raise DeviceError(f"{label}: no kernel computes experts of these ops")
         networks = [[each for each in op.network(i) if isinstance(each, Linear)] for i in range(op.count)]
         self._gate_up, self._down = ([placement.weights.matrix(each[at]) for each in networks] for at in (0, 1))
 
@@ -74,6 +75,7 @@ class ExpertLowering:
             best_of_group=op.choice.best_of_group,
             scaling=float_bits(op.scaling),
             scales=0 if op.scales is None else self._operands.vector(op.scales),
+            margin=float_bits(op.margin),
         )
         self._program.add(f"{self._label} route", KERNELS.route, [route])
         group = GroupOperands(
@@ -100,11 +102,12 @@ class ExpertLowering:
         gather = self._operands.pack(rows, routed, self._hidden)
         gather = gather._replace(per_token=op.per_token, source_rows=tokens, target_rows=buffers.slots.address)
         self._program.add(f"{self._label} gather", kernels.pack_rows, [gather])
-        outputs, width = addresses_of(buffers.activated), self._gate_up[0].n // 2
+        outputs, width = addresses_of(buffers.activated), self._gate_up[0].n // (1 + self._has_gate)
         operands = self._grouped(self._gate_up, [routed] * len(outputs), outputs, width)
         operands = [each._replace(activation=self._activation) for each in operands]
-        self._program.add(f"{self._label} gate_up", kernels.gated, operands)
-        self._down_products(kernels.gated_leaves_panels)
+        product = kernels.gated if self._has_gate else kernels.matmul
+        self._program.add(f"{self._label} gate_up", product, operands)
+        self._down_products(self._has_gate and kernels.gated_leaves_panels)
         self._program.add(
             f"{self._label} combine", KERNELS.combine, [self._combine(*each) for each in enumerate(partials)]
         )

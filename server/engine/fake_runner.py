@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import AttentionSpan, CacheConfig
+from ..kv_cache.state_slots import states_after
 from ..types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 from .loop import Pending
 
@@ -84,9 +85,9 @@ class FakeRunner:
         return lambda: result
 
     def execute(self, plan: StepPlan) -> StepResult:
-        written = {seq.state[1] for seq in plan.seqs}
+        written = {slot: seq for seq in plan.seqs for slot in states_after(seq) if slot}
         for seq in plan.seqs:
-            assert seq.state[0] == seq.state[1] or seq.state[0] not in written, "one sequence writes another's state"
+            assert written.get(seq.state[0], seq) is seq, "one sequence writes another's state"
             self._write(seq)
         sampled = {seq.request_id: self._sample(seq) for seq in plan.seqs if seq.needs_sample}
         prompts = {seq.request_id: self._prompt_logprobs(seq) for seq in plan.prefill if seq.prompt_targets}
@@ -122,9 +123,10 @@ class FakeRunner:
             key = _key(key, token_id)
             for group in range(len(self._groups)):
                 self._slots[self._slot(seq, group, position)] = key
-        if self._has_states:
-            assert seq.state[1], f"{seq.request_id}: the null slot is written"
-            self._states[seq.state[1]] = key
+            if self._has_states:
+                slot = states_after(seq)[position - seq.start]
+                assert slot, f"{seq.request_id}: the null slot is written"
+                self._states[slot] = key
 
     def _before(self, seq: ScheduledSeq) -> int:
         """Return the key of the token before the step, from the state where layers keep one."""

@@ -27,10 +27,10 @@ from ..models.ops import (
     PlainHeadNorm,
     Replace,
     Rope,
-    StreamFactor,
     StreamNorm,
 )
 from ..models.state_ops import Convolution, GatedNorm, Recurrence
+from ..models.stream_ops import StreamFactor, StreamsOp
 
 # "logits" of the sampled rows; "states" of all rows, normed; "stream": the residual stream, for the next stage.
 End = Literal["logits", "states", "stream"]
@@ -38,7 +38,7 @@ End = Literal["logits", "states", "stream"]
 COMPUTED = (
     *(Activate, Add, AddRows, Attention, AttentionGate, Convolution, CrossAttention, DistanceBuckets, Experts, Gated),
     *(GatedNorm, HeadNorm, LatentAttention, LayerNorm, Linear, Norm, Parallel, PlainHeadNorm, Recurrence, Replace),
-    *(NormOutput, Rope, StreamFactor, StreamNorm),
+    *(NormOutput, Rope, StreamFactor, StreamNorm, StreamsOp),
 )
 
 

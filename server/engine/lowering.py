@@ -49,10 +49,10 @@ from ..models.ops import (
     Op,
     Parallel,
     Replace,
-    StreamFactor,
     StreamNorm,
 )
 from ..models.state_ops import Convolution, GatedNorm, Recurrence
+from ..models.stream_ops import StreamFactor, StreamsOp
 from .adapter_operands import AdapterInstructions, FloatRows, panel_form
 from .cross.lowering import CrossLowering, shared_kernels_of
 from .expert_lowering import ExpertLowering
@@ -61,15 +61,10 @@ from .load.adapter_slots import AdapterSlots
 from .load.weights import PackedMatrix
 from .logits_lowering import add_logits
 from .mixer_lowering import MixerLowering
-from .operands import (
-    Leaves,
-    Operands,
-    PanelAddresses,
-    Placement,
-    addresses_of,
-)
+from .operands import Leaves, Operands, PanelAddresses, Placement, addresses_of
 from .picture_lowering import add_vectors
 from .residual_stream import ResidualStream
+from .stream_lowering import StreamLowering
 
 StreamOp = AddRows | Norm | LayerNorm | StreamNorm | StreamFactor | Parallel | Add | NormOutput
 
@@ -101,6 +96,7 @@ class _Lowering:
         self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
         self._stream = ResidualStream(placement, self._program, self._operands)
         self._leaves = Leaves()
+        self._streams = StreamLowering(placement, self._program, self._stream, self._operands)
         self._mixers = MixerLowering(self._operands, self._program, self._product, self._read)
 
     def run(self, decoder: Placement | None) -> Program:
@@ -130,6 +126,8 @@ class _Lowering:
                     AddRows() | Norm() | LayerNorm() | StreamNorm() | StreamFactor() | Parallel() | Add() | NormOutput()
                 ):
                     self._on_stream(label, i, op)
+                case _ if isinstance(op, StreamsOp):
+                    self._streams.add(label, i, waiting, op)
                 case Linear() if op.is_row_parallel:
                     self._row_parallel(label, op)
                 case (
@@ -192,6 +190,10 @@ class _Lowering:
     def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:
         """Add the waiting layer as one matmul, whose epilogue activates, and multiplies gate and up."""
         buffers = self._buffers
+        if op.vectors if isinstance(op, Activate) else op.cutoff is not None:  # a kernel of its own reads the product
+            kernels = self._product(label, waiting, buffers.gates if isinstance(op, Gated) else buffers.activated)
+            self._leaves = self._streams.activated(label, last_op(waiting, Linear), op, kernels)
+            return
         kernels = self._product(label, waiting, buffers.activated, op)
         is_packed = isinstance(op, Gated) and kernels.gated_leaves_panels
         self._leaves = Leaves(buffers.activated, buffers.activated_panels, is_packed)
@@ -234,10 +236,7 @@ class _Lowering:
         """Replace the stream by the product of the linear layer that waits, computed by one core for all."""
         linear = last_op(waiting, Linear)
         assert linear is not None
-        matrix, hidden = self._at.weights.matrix(linear), [self._buffers.hidden.address] * self._num_cores
-        inputs = self._read(label, linear)
-        [first, *_] = self._operands.matmul(matrix, inputs, hidden, self._width)
-        self._program.add(f"{label} {linear.name}", self._kernels(matrix).matmul, [first])
+        self._streams.product(label, linear, None, self._buffers.hidden.address, self._width)
         self._stream.replaced()
 
     def _row_parallel(self, label: str, linear: Linear) -> None:

@@ -80,7 +80,8 @@ class Branch:
     num_partials: int = 0
     norm: int = 0  # address of the weights of the sum's own norm, 0 = none
     scale: float = 1.0
-    factor: int = 0  # address of a number that the sum is multiplied with, 0 = none
+    factor: int = 0  # address of a number that the sum is multiplied with, 0 = `constant`
+    constant: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ class Operands:
             rows_field=STEP.num_tokens,
             index_field=0,
             factor=branch.factor,
+            constant=float_bits(branch.constant),
         )
 
     def embed(self, op: Embed, tiles: PackedMatrix | None) -> list[EmbedOperands]:

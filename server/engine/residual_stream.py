@@ -13,7 +13,8 @@ from ..kernels.isa.jit import Kernel
 from ..kernels.norm import norm_sums
 from ..kernels.program import Program
 from ..kernels.records import STEP
-from ..models.ops import Add, LayerNorm, Norm, StreamFactor
+from ..models.ops import Add, LayerNorm, Norm
+from ..models.stream_ops import StreamFactor
 from .operands import Branch, Operands, PanelAddresses, Placement
 
 AnyNorm = Norm | LayerNorm
@@ -57,7 +58,21 @@ class ResidualStream:
 
     def multiply(self, op: StreamFactor) -> None:
         """Multiply the stream after the branches that wait are added."""
-        self._branch = replace(self._branch, factor=self._operands.vector(op.factor))
+        if isinstance(op.factor, float):
+            self._branch = replace(self._branch, constant=op.factor)
+        else:
+            self._branch = replace(self._branch, factor=self._operands.vector(op.factor))
+
+    def leave_normed(self, label: str, kernel: Kernel) -> None:
+        """Leave the normed stream itself as a partial sum; `kernel` also packs it."""
+        self.finish(kernel)
+        self.read(label, "rows", kernel, rows=self.partials[0])
+        self._num_partials += 1
+
+    def take_partial(self) -> int:
+        """Return the address of the one partial sum that waits, which is not added to the stream."""
+        self._num_partials = 0
+        return self.partials[0]
 
     def norm_output(self, label: str, norm: Norm) -> None:
         """Norm the sum that the last branch has left, which becomes one partial sum."""

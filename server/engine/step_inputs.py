@@ -16,6 +16,7 @@ from ..host.address_map import ADDRESSES
 from ..host.row_shares import MOST_ROW_SHARES
 from ..kernels.attention.items import COUNTER_BYTES
 from ..kernels.records import STEP, STEP_BYTES, WORD, StepRecord
+from ..kv_cache.state_slots import states_after
 from ..types import ScheduledSeq
 from .attention_work import AttentionEntry, AttentionWork
 from .cross.queries import CrossQueries, num_source_tokens
@@ -67,7 +68,7 @@ class StepInputs:
         self.sample_rows: Int32 = np.zeros(num_tokens, np.int32)
         self._num_states = cache.num_states
         self.state_read: Int32 = np.zeros(num_seqs, np.int32)
-        self.state_write: Int32 = np.zeros(num_seqs, np.int32)
+        self.state_write: Int32 = np.zeros(num_tokens, np.int32)
         self.query_start: Int32 = np.zeros(num_seqs + 1, np.int32)
         self.block_tables: Int32 = np.zeros((num_groups, num_seqs, table_width), np.int32)
         self._placed: list[list[tuple[Sequence[int], int]]] = [[((), 0)] * num_seqs for _ in range(num_groups)]
@@ -133,7 +134,8 @@ class StepInputs:
             self.token_types[end - len(seq.token_ids) : end] = types or 0
         if self._num_states:  # sequences without slots, such as texts, leave their states behind those of others
             self.state_read[: len(seqs)] = [seq.state[0] for seq in seqs]
-            self.state_write[: len(seqs)] = [seq.state[1] or self._num_states + b for b, seq in enumerate(seqs)]
+            after = [slot or self._num_states + b for b, seq in enumerate(seqs) for slot in states_after(seq)]
+            self.state_write[:row] = after
         for group, span in self._groups:
             self._place_tables(group, span, seqs)
         if self._has_source:

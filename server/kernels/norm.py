@@ -117,8 +117,11 @@ def _norm_row(has_post: bool) -> Any:
             parts, count = normed, 1
         hidden = load_i64(operands + NORM.hidden) + row * width * 4
         squares = _add_parts(hidden, parts, count, stride, width, load_f32(operands + NORM.branch_scale))
-        if load_i64(operands + NORM.factor) != 0:
-            squares = _scale(hidden, load_f32(load_i64(operands + NORM.factor)), width)
+        factor, by = load_i64(operands + NORM.factor), load_f32(operands + NORM.constant)
+        if factor != 0:
+            by = load_f32(factor)
+        if by != 1.0:
+            squares = _scale(hidden, by, width)
         weight, to = load_i64(operands + NORM.weight), normed
         if weight == 0:
             return _kept(operands, hidden, normed, width)

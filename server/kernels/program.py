@@ -16,6 +16,7 @@ _BY_ROWS = frozenset(
     for name in (
         *(
             "embedding",
+            "layer_inputs",
             "vectors",
             "norm",
             "pack",

@@ -50,7 +50,7 @@ class StepRecord(NamedTuple):
     slots_stride: int = 0  # bytes between the slots of two groups of layers
     tables_stride: int = 0  # bytes between the block tables of two groups
     state_read: int = 0  # [B] slot of each sequence's state before the step; slot 0 reads as zeros
-    state_write: int = 0  # [B] slot of its state after the step
+    state_write: int = 0  # [T] slot of the sequence's state after each row; a later row of the same slot replaces it
     rope_rows: int = 0  # [T] row of the rotary tables: the position, unless the token is of a picture or follows one
     vectors: int = 0  # int64 [T] addresses of the vectors of tokens of pictures, 0 for others; 0 = there are none
 
@@ -148,7 +148,8 @@ class NormOperands(NamedTuple):
     rows_field: int  # byte offset in the step record of the number of rows
     index_field: int  # byte offset of the address of the rows' indices in `hidden`; 0: row r is row r
     rows: int = 0  # output, float32 [T, width], beside the panels; 0 = none
-    factor: int = 0  # float32 that `hidden` is multiplied with after the sum; 0 = none
+    factor: int = 0  # float32 that `hidden` is multiplied with after the sum; 0 = `constant`
+    constant: int = 0x3F800000  # bits of a float32; 1.0 = none
 
 
 class RopeOperands(NamedTuple):
@@ -185,6 +186,8 @@ class RopeOperands(NamedTuple):
     block_bytes: int  # of one kv head in one block, of k or of v
     block_stride: int  # bytes from one block to the next
     kv_group: int  # group of layers whose slots are written
+    q_shift: int = 0  # float32 [head_dim], biases of the centered norm, or 0
+    k_shift: int = 0
 
 
 class AttentionOperands(NamedTuple):

@@ -4,12 +4,18 @@ A sequence holds a slot while it has computed tokens. A *snapshot* is a slot tha
 its name: when a step ends at a boundary that is worth it, the sequence leaves its slot behind under that name and goes
 on in another one, which costs no copy. A later sequence with the same prefix reads the snapshot once. Snapshots without
 a reader are reused least recently freed first, as blocks are. Slot 0 is the state before any token, never written.
+
+A row of drafts writes the state after each token to a slot of its own, and the sequence goes on in the slot of the last
+accepted one. To keep the layers' inputs instead, and repeat the accepted ones in the next step, would take a thirtieth
+of the bytes, but the state would lag behind the tokens where a snapshot needs it, and be computed twice. The bytes
+matter little: a slot of Qwen3-Next has 75 MB, while a step reads 6 GB of weights or more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..types import ScheduledSeq
 from .blocks import BlockPool
 from .events import CacheLog
 from .hashing import HashChain
@@ -21,11 +27,12 @@ NO_STATE, TO_LOAD = 0, -1  # in place of a slot, or of a block: the null one, an
 class SequenceState:
     """The slots of one sequence. `held` and `left` are pairs of a number of computed tokens and a slot."""
 
-    __slots__ = ("held", "is_boundary", "left", "slot", "spare")
+    __slots__ = ("drafts", "held", "is_boundary", "left", "slot", "spare")
 
     def __init__(self) -> None:
         self.slot = NO_STATE  # of the state after the scheduled tokens
         self.spare = NO_STATE  # allocated, and not written yet
+        self.drafts: list[int] = []  # slots after the tokens of a row in flight but the last, which has `slot`
         self.is_boundary = False  # the state in `slot` may become a snapshot
         self.left: list[tuple[int, int]] = []  # snapshots without a name, which steps in flight write
         self.held: list[tuple[int, int]] = []  # slots that steps in flight read for the last time
@@ -34,7 +41,7 @@ class SequenceState:
     def slots(self) -> list[int]:
         """All slots that the sequence holds."""
         held = [slot for _, slot in self.held]
-        return held + [slot for slot in (self.slot, self.spare) if slot != NO_STATE]
+        return held + self.drafts + [slot for slot in (self.slot, self.spare) if slot != NO_STATE]
 
 
 class StateSlots:
@@ -98,6 +105,27 @@ class StateSlots:
             state.left.append((end, state.slot))
         return read, state.slot
 
+    def place_row(self, state: SequenceState, start: int, count: int, num_prompt_tokens: int) -> tuple[int, ...]:
+        """Return the slots that a step reads and writes, one after each of the `count` tokens from `start` on.
+
+        The row does not go beyond `next_boundary(start)`; `accept` follows it, before any other step of the sequence.
+        """
+        read, last = self.place(state, start, start + count, num_prompt_tokens)
+        state.drafts = [self.pool.take() for _ in range(count - 1)]
+        return read, *state.drafts, last
+
+    def accept(self, state: SequenceState, start: int, count: int) -> None:
+        """Keep the state after the first `count` tokens of the row that was placed at `start`; no other is needed."""
+        if count <= len(state.drafts):
+            if state.is_boundary:  # which was not reached
+                state.left.pop()
+                state.is_boundary = False
+            accepted = state.drafts[count - 1]
+            state.drafts[count - 1], state.slot = state.slot, accepted
+            state.held = [(min(end, start + count), slot) for end, slot in state.held]
+        while state.drafts:
+            self.pool.release(state.drafts.pop())
+
     def _move(self, state: SequenceState, slot: int, end: int) -> None:
         if state.slot != NO_STATE:
             state.held.append((end, state.slot))
@@ -127,6 +155,12 @@ class StateSlots:
             self.pool.hold(slot)  # so that it is released as one without a name
             self.pool.forget(slot)
             self.pool.release(slot)
+
+
+def states_after(seq: ScheduledSeq) -> tuple[int, ...]:
+    """Return the slot of the state after each of `seq.token_ids`; a state replaces the one before in the same slot."""
+    after = seq.state[1:]
+    return after + after[-1:] * (len(seq.token_ids) - len(after))
 
 
 def placed(

@@ -1,11 +1,15 @@
 """Values of a config.json as typed records: the type of a field says which values it may hold.
 
-Any other value is a `ConfigError` that names the key, the limit and the value. Opens no file.
+Any other value is a `ConfigError` that names the key, the limit and the value.
 """
 
 from __future__ import annotations
 
+import json
+from collections import ChainMap
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -27,11 +31,18 @@ Positions = Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]
 Epsilon = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 Values = Mapping[str, Any]
+DEFAULTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("defaults.json").read_text())  # by class
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class ConfigError(JsonError):
     """A configuration that cannot be served; the message begins with the key."""
+
+
+@cache
+def defaults_of(kind: type) -> Values:
+    """Return the values of a record's missing keys that are not in its class: transformers' configuration has them."""
+    return ChainMap(*(DEFAULTS.get(each.__name__, {}) for each in kind.__mro__))
 
 
 def refuse(key: str, value: object, reason: str) -> ConfigError:
@@ -40,7 +51,7 @@ def refuse(key: str, value: object, reason: str) -> ConfigError:
 
 
 def read_record(values: Values, kind: type[T], path: str = "") -> T:
-    """Return `values` as a record of this `kind`; other keys are ignored.
+    """Return `values`, where they are missing the defaults, as a record of this `kind`; other keys are ignored.
 
     null counts as missing, unless the field's type has None. Messages begin with `path`, such as "rope_scaling.".
     Raises ConfigError.
@@ -48,6 +59,6 @@ def read_record(values: Values, kind: type[T], path: str = "") -> T:
     hints = get_type_hints(kind)
     present = {key: value for key, value in values.items() if value is not None or NoneType in get_args(hints.get(key))}
     try:
-        return convert(present, kind, path)
+        return convert({**defaults_of(kind), **present}, kind, path)
     except JsonError as error:
         raise ConfigError(str(error)) from None

@@ -11,7 +11,7 @@ feed-forward network may be experts behind a router. Modules have the names of H
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -20,6 +20,7 @@ from .input_graph import input_ops, projection
 from .latent_graph import latent_ops
 from .layer import AttentionSpec, LatentAttentionSpec, LayerSpec
 from .linear import Axis, Linear, Vector, WeightRows
+from .module_rows import in_turns, side_by_side
 from .network_graph import NetworkGraph
 from .ops import (
     Add,
@@ -35,11 +36,12 @@ from .ops import (
     Parallel,
     PlainHeadNorm,
     Rope,
-    StreamFactor,
     StreamNorm,
 )
 from .spec import ModelSpec
 from .state_graph import StateGraph
+from .stream_graph import StreamGraph
+from .stream_ops import StreamFactor
 
 EMBEDDING = "model.embed_tokens"
 LM_HEAD = "lm_head"
@@ -59,9 +61,10 @@ def decoder_graph(spec: ModelSpec) -> Graph:
         alike.setdefault(layer, []).append(i)
     return Graph(
         embed=Embed(embedding, build.embedded, spec.stack.input.scale, spec.stack.input.is_shared),
-        prelude=tuple(input_ops(spec, build.part, build.norm)),
+        prelude=(*build.streams.prelude(), *input_ops(spec, build.part, build.norm)),
         layers=layers,
         tail=(
+            *build.streams.tail(),
             *build.final_norm(),
             *projection(build.part, "project_out", build.hidden, Axis("hidden", spec.state_size)),
             *build.heads(embedding),
@@ -87,6 +90,7 @@ class _Builder:
         self.vocab = Axis("vocab", spec.vocab_size)
         self._states = StateGraph(spec.names, self.part, self.hidden, self._norm.eps)
         self._networks = NetworkGraph(self.part, self._parts, self._rms, self._vector, self.hidden)
+        self.streams = StreamGraph(spec, self._networks, self.part, self._rms, self._vector)
 
     def part(self, module: str, outputs: Axis) -> WeightRows:
         """Return all rows of `module`, under the checkpoint's name of it."""
@@ -140,6 +144,8 @@ class _Builder:
         ffn = self._networks.branch(layer.feed_forward, f"{at}mlp.")
         if not attention or not ffn:
             return self._one_branch(layer, attention_norm if attention else ffn_norm, attention or ffn)
+        if layer.streams is not None:
+            return self.streams.layer(layer, at, attention, ffn)
         if layer.norms == "parallel":
             return attention_norm, Parallel((attention, ffn)), Add()
         if layer.norms == "parallel_each":
@@ -152,6 +158,7 @@ class _Builder:
             *((ffn_norm,) if layer.norms in ("before", "before_and_after", "before_ffn") else ()),
             *ffn,
             *self._add(layer, "ffn", f"{at}post_feedforward_layernorm"),
+            *self.streams.input_branch(layer, at),
             *((StreamFactor(Vector(f"{at}layer_scalar", 1)),) if layer.has_scalar else ()),
         )
 
@@ -226,39 +233,24 @@ class _Builder:
         parts = q, replace(k, lacks_bias=spec.lacks_k_bias), v
         if not spec.has_gate:
             return parts
-        queries, gate = self._in_turns([self.part(f"{at}{name}", query) for name in ("q_proj", "gate_proj")])
+        queries, gate = in_turns([self.part(f"{at}{name}", query) for name in ("q_proj", "gate_proj")])
         if queries.module == gate.module:  # the rows of each head are its query's and its gate's
             return (queries, *parts[1:], gate)
         return (*parts, self.part(f"{at}gate_proj", query))
 
     def _head_norm(self, spec: AttentionSpec, at: str, query: Axis, kv: Axis) -> HeadNorm:
-        is_wide, is_centered = spec.qk_norm == "all_heads", spec.qk_norm == "each_head"
+        is_wide, is_own, has_bias = (spec.qk_norm == kind for kind in ("all_heads", "each_head", "head_layer"))
         one = Axis("rows", spec.head_dim)
-        axes = (query, kv) if is_wide or is_centered else (one, one)
+        axes = (query, kv) if is_wide or is_own else (one, one)
         q, k = (
-            replace(self._vector(f"{at}{name}_norm", axis), is_folded=is_centered)
+            replace(self._vector(f"{at}{name}_norm", axis), rows=axis.units * is_own)
             for name, axis in zip("qk", axes, strict=True)
         )
         k = k if spec.kv_source is None else q  # there are no keys to norm
-        return HeadNorm(q, k, self._norm.eps, self._norm.offset, is_wide, is_centered, spec.norms_rotated)
+        biases = tuple(self._vector(f"{at}{name}_norm", one, "bias") for name in "qk" if has_bias)
+        is_centered = is_own or has_bias
+        return HeadNorm(q, k, self._norm.eps, self._norm.offset, is_wide, is_centered, spec.norms_rotated, biases)
 
     def _parts(self, at: str, axes: Mapping[str, Axis]) -> tuple[WeightRows, ...]:
-        """Return modules side by side; modules that the checkpoint's names make one are its rows in order."""
-        parts: list[WeightRows] = []
-        for name, axis in axes.items():
-            part = self.part(f"{at}{name}", axis)
-            alike = [before.outputs for before in parts if before.module == part.module]
-            parts.append(replace(part, first_row=sum(outputs.size for outputs in alike)))
-        is_one = len({part.module for part in parts}) == 1
-        if is_one and len(parts) == 2 and self._spec.names.is_up_first:
-            parts = [replace(part, first_row=parts[1 - i].first_row) for i, part in enumerate(parts)]
-        return self._in_turns(parts) if self._spec.names.take_turns and is_one else tuple(parts)
-
-    def _in_turns(self, parts: Sequence[WeightRows]) -> tuple[WeightRows, ...]:
-        """Return parts of one module of which as many units as there are for one unit of the last follow in turn."""
-        runs = [part.outputs.units // parts[-1].outputs.units for part in parts]
-        sizes = [run * part.outputs.unit_size for run, part in zip(runs, parts, strict=True)]
-        return tuple(
-            replace(part, first_row=sum(sizes[:i]), unit_stride=sum(sizes), units_per_stride=run)
-            for i, (part, run) in enumerate(zip(parts, runs, strict=True))
-        )
+        """Return modules side by side."""
+        return side_by_side([self.part(f"{at}{name}", axis) for name, axis in axes.items()], self._spec.names)

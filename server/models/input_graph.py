@@ -55,8 +55,8 @@ def _distances(spec: ModelSpec) -> Iterator[Op]:
     attention, module = next(iter(spec.attentions), None), spec.names.module
     if attention is not None and attention.num_distance_buckets:
         size = spec.hidden_size if attention.has_distance_rows else attention.num_heads
-        each, name = Axis("rows", attention.num_distance_buckets, size), "model.relative_attention_bias"
-        weight = Vector(f"{module(name)}.weight", each.size, each, is_folded=True)
+        rows, name = attention.num_distance_buckets, "model.relative_attention_bias"
+        weight = Vector(f"{module(name)}.weight", rows * size, rows=rows)
         norm = (f"{module('model.distance_norm')}.{name}" for name in ("weight", "bias") if attention.has_distance_rows)
         norms = tuple(Vector(each, size) for each in norm)
         yield DistanceBuckets(weight, attention.max_distance, not spec.is_encoder, norms)

@@ -13,8 +13,8 @@ from .linear import HeadCounts
 from .state_layer import GatedDeltaNetSpec, Mamba2Spec, ShortConvSpec, StateMixer
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2"]
-Routing = Literal["softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen"]
+Activation = Literal["none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2", "xielu"]
+Routing = Literal["softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen", "softmax_of_near"]
 
 # Norms of query and key heads.
 QKNorm = Literal[
@@ -22,6 +22,7 @@ QKNorm = Literal[
     "head",  # RMSNorm of each head, with the same weights for all
     "all_heads",  # RMSNorm over all heads together
     "each_head",  # LayerNorm of each head, with weights of its own
+    "head_layer",  # LayerNorm of each head, with the same weights and biases for all
     "unweighted",  # RMSNorm of each head, without weights
 ]
 
@@ -159,6 +160,7 @@ class NetworkSpec:
     activation: Activation = "silu"
     is_gated: bool = True  # act(gate) * up; otherwise act(up)
     has_bias: bool = False
+    sparsity: float = 0.0  # share of a normal distribution of gates that count as 0; the others lose that quantile
     lacks_first_bias: bool = False  # of the two matrices, only the second has the bias
 
     @property
@@ -200,12 +202,38 @@ class ExpertsSpec:
     has_router_bias: bool = False
     choice: ChoiceSpec = PLAIN_CHOICE
     scaling: float = 1.0  # factor of the weights
+    margin: float = 0.0  # of softmax_of_near: how far below the chosen logit others count, as a share of the larger
     has_own_norms: bool = False  # router, experts and `shared` have norms of their own, before and after
 
     @property
     def networks(self) -> tuple[NetworkSpec, ...]:
         """The expert, and the shared network where there is one."""
         return (self.expert,) if self.shared is None else (self.expert, self.shared)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputSpec:
+    """A branch behind the feed-forward network: a narrow network, whose activations an input of the layer multiplies.
+
+    The input of a token on a layer is a row of a table, [vocab_size, layers * size], and a normed projection of the
+    token's embedding. Source: Gemma3nTextModel of transformers.
+    """
+
+    network: NetworkSpec
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsSpec:
+    """Several streams: a layer predicts all, goes on from the first, and corrects all by what it made of it (AltUp).
+
+    A narrow network beside the mixer (LAuReL) reads the same normed stream, which is added too. The branch of the
+    layer's input is added to the other streams. Source: Gemma3nTextModel of transformers; arXiv 2301.13310.
+    """
+
+    count: int
+    laurel: NetworkSpec
+    has_output_scale: bool  # the branch of the input reads the first stream times a vector
 
 
 Mixer = AttentionSpec | ShortConvSpec | GatedDeltaNetSpec | Mamba2Spec
@@ -223,6 +251,8 @@ class LayerSpec:
     has_scalar: bool = False  # the stream that the layer leaves is multiplied with a learned number
     cross: AttentionSpec | None = None  # attention to the encoder's states, a branch between the two
     beside: StateMixer | None = None  # a second mixer, which reads the same normed stream
+    input: LayerInputSpec | None = None
+    streams: StreamsSpec | None = None  # with norms before and after
     weights: str | None = None  # name in the file, in place of the layer's number, of weights that several layers have
 
     @property
@@ -237,8 +267,17 @@ class LayerSpec:
         return self.mixer if isinstance(self.mixer, StateMixer) else self.beside
 
     @property
-    def is_parallel(self) -> bool:
-        """True when the branches are side by side."""
+    def networks(self) -> tuple[NetworkSpec, ...]:
+        """All networks, an expert once for all of the layer."""
+        own = () if self.feed_forward is None else self.feed_forward.networks
+        beside = () if self.streams is None else (self.streams.laurel,)
+        return (*own, *beside, *(() if self.input is None else (self.input.network,)))
+
+    @property
+    def num_branches(self) -> int:
+        """Branches whose outputs are added up at once."""
         experts = self.feed_forward
         has_own_norms = isinstance(experts, ExpertsSpec) and experts.has_own_norms
-        return has_own_norms or self.norms in ("parallel", "parallel_each") or self.beside is not None
+        if self.streams is not None:
+            return 3
+        return 1 + (has_own_norms or self.norms in ("parallel", "parallel_each") or self.beside is not None)

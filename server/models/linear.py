@@ -50,12 +50,12 @@ class Vector:
     tensor: str
     size: int
     axis: Axis | None = None
-    is_folded: bool = False  # stored with two dimensions: [units, unit_size] of its axis
+    rows: int = 0  # stored as [rows, size / rows]; 0 = with one dimension
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape in the checkpoint."""
-        return (self.axis.units, self.axis.unit_size) if self.axis is not None and self.is_folded else (self.size,)
+        return (self.rows, self.size // self.rows) if self.rows else (self.size,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Names:
     leftovers: tuple[str, ...] = (ROPE_FREQUENCIES,)  # endings of tensors in old files that follow from the rest
     skipped: tuple[str, ...] = ()  # beginnings of names of modules that are not computed
     take_turns: bool = False  # modules of one name alternate by KV head: its q, its k and its v, then those of the next
+    blocks: int = 0  # q, v and k of one name follow one another in each of these blocks of heads
     is_transposed: bool = False  # the matrices of layers are stored [inputs, outputs]
     is_up_first: bool = False  # in one module of up and gate, up's rows come first
     fused: FusedExperts = "outputs"  # experts in one tensor: the first dimension, and how gate and up share outputs
@@ -35,6 +36,7 @@ class Names:
     # Factors of weights that a file does not hold, by the graph's words: the weights are multiplied as they are read.
     factors: tuple[tuple[str, float], ...] = ()
     sine_tables: str = ""  # ending of tables of positions by sines, which files may leave out; "" = none
+    has_last_sine: bool = False  # the frequencies of these tables end at 1 / base, instead of one before
     old_names: tuple[tuple[str, str], ...] = ()  # names of tensors in older files, each with the name of today
     old_endings: tuple[tuple[str, str], ...] = ()  # endings of names in older files, each with the ending of today
 

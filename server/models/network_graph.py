@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from statistics import NormalDist
 
 from .layer import ExpertsSpec, FeedForward, NetworkSpec
 from .linear import Axis, Linear, Vector, WeightRows
@@ -65,7 +66,7 @@ class NetworkGraph:
             parts = (*parts, self._part(f"{at}shared_expert_gate", Axis("experts", 1)))
         bias = self._vector(f"{at}gate.e_score_correction_bias", Axis("rows", spec.count), "")
         if spec.choice.is_bias_folded:
-            bias = replace(bias, axis=Axis("rows", 1, spec.count), is_folded=True)
+            bias = replace(bias, rows=1)
         return Experts(
             router=Linear("router", parts, self._hidden, spec.has_router_bias),
             first=self._network(spec.expert, f"{at}experts.0.", is_expert=True),
@@ -78,6 +79,7 @@ class NetworkGraph:
             choice=spec.choice,
             choice_bias=bias if spec.choice.has_bias else None,
             scaling=spec.scaling,
+            margin=spec.margin,
         )
 
     def _network(self, spec: NetworkSpec, at: str, is_expert: bool = False) -> Network:
@@ -86,6 +88,20 @@ class NetworkGraph:
         has_bias = spec.has_bias and not spec.lacks_first_bias
         if not spec.is_gated:
             up = Linear("up", (self._part(f"{at}up_proj", ffn),), self._hidden, has_bias)
-            return up, Activate(spec.activation), down
+            learned = ("alpha_p", "alpha_n", "beta", "eps") if spec.activation == "xielu" else ()
+            vectors = tuple(self._vector(f"{at}act_fn", Axis("rows", 1), name) for name in learned)
+            return up, Activate(spec.activation, vectors), down
         gate_up = self._join(at, {"gate_proj": ffn, "up_proj": ffn})
-        return Linear("gate_up", gate_up, self._hidden, has_bias), Gated(spec.activation), down
+        # Gates are taken as normal: the quantile of `sparsity` is this many deviations above the mean.
+        cutoff = NormalDist().inv_cdf(spec.sparsity) if spec.sparsity else None
+        gated = Gated(spec.activation, cutoff, spec.size * bool(spec.sparsity))
+        return Linear("gate_up", gate_up, self._hidden, has_bias), gated, down
+
+    def narrow(self, size: int, modules: tuple[str, str], between: tuple[Op, ...], name: str) -> tuple[Op, ...]:
+        """Return a network without a gate and biases of these two modules, with ops `between` its matrices."""
+        inner, (up, down) = Axis("ffn", size), modules
+        return (
+            Linear(f"{name} up", (self._part(up, inner),), self._hidden),
+            *between,
+            Linear(f"{name} down", (self._part(down, self._hidden),), inner),
+        )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from .layer import PLAIN_CHOICE, Activation, ChoiceSpec, LatentAttentionSpec, RopeSpec, Routing, TemperatureSpec
 from .linear import Axis, Linear, RowChoice, Vector, WeightRows
 from .state_ops import Convolution, GatedNorm, Recurrence
+from .stream_ops import StreamFactor, StreamsOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,14 @@ class HeadNorm:
     eps: float
     offset: float
     is_wide: bool = False  # one norm over all heads together
-    is_centered: bool = False  # LayerNorm without a bias instead
+    is_centered: bool = False  # LayerNorm instead
     follows_rope: bool = False
+    biases: tuple[Vector, ...] = ()  # of queries and keys
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
         """Tensors of the op."""
-        return tuple(dict.fromkeys((self.query, self.key)))
+        return tuple(dict.fromkeys((self.query, self.key, *self.biases)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +181,11 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """activation(gate) * up."""
+    """activation(gate) * up, where gates may lose the mean and `cutoff` deviations of the row, and count from 0 on."""
 
     activation: Activation
+    cutoff: float | None = None
+    size: int = 0  # gates of a row, with a cutoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,7 @@ class Activate:
     """activation(up)."""
 
     activation: Activation
+    vectors: tuple[Vector, ...] = ()  # learned numbers of the formula: of xIELU alpha_p, alpha_n, beta and eps
 
 
 Network = tuple[Linear | Gated | Activate, ...]
@@ -213,6 +218,7 @@ class Experts:
     choice: ChoiceSpec = PLAIN_CHOICE
     choice_bias: Vector | None = None  # float32, of each expert's score
     scaling: float = 1.0
+    margin: float = 0.0
     router_norm: Norm | None = None  # of what the router reads; None: that of what experts read
     scales: Vector | None = None  # float32, factor of each expert's weight
 
@@ -249,13 +255,6 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFactor:
-    """Multiply the stream with a number, after what `Add` adds."""
-
-    factor: Vector  # one element
-
-
-@dataclass(frozen=True, slots=True)
 class NormOutput:
     """Norm the output of a branch, before it is added up with that of others."""
 
@@ -273,6 +272,7 @@ class FinishLogits:
 Op = (
     Embed
     | AddRows
+    | StreamsOp
     | Norm
     | LayerNorm
     | StreamNorm

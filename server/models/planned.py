@@ -23,7 +23,7 @@ from .spec import ModelSpec
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "n_embed", "d_model", "dim"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads", "attention_heads"),
     "num_key_value_heads": ("num_kv_heads", "attn_config.kv_n_heads"),
     "head_dim": (),
     "intermediate_size": ("n_inner", "ffn_dim", "hidden_dim", "ffn_hidden_size", "ffn_config.ffn_hidden_size"),

@@ -10,15 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .layer import (
-    AttentionSpec,
-    ExpertsSpec,
-    LayerSpec,
-    NetworkSpec,
-    QKNorm,
-    RopeSpec,
-    TemperatureSpec,
-)
+from .layer import AttentionSpec, ExpertsSpec, LayerInputSpec, LayerSpec, NetworkSpec, QKNorm, RopeSpec, TemperatureSpec
 from .linear import HeadCounts
 from .names import LLAMA, Names
 from .state_layer import StateMixer
@@ -179,6 +171,27 @@ class ModelSpec:
         return next((layer.state for layer in self.layers if layer.state is not None), None)
 
     @property
+    def layer_input(self) -> LayerInputSpec | None:
+        """The inputs by token that all layers have, None where there are none."""
+        return self.layers[0].input
+
+    @property
+    def input_size(self) -> int:
+        """Elements of a token's inputs of all layers."""
+        return 0 if self.layer_input is None else self.num_layers * self.layer_input.network.size
+
+    @property
+    def num_streams(self) -> int:
+        """Streams that all layers have beside the one that goes through them; 0 = none."""
+        streams = self.layers[0].streams
+        return 0 if streams is None else streams.count
+
+    @property
+    def has_sparse_gates(self) -> bool:
+        """True when gates of some network count as 0 below a quantile."""
+        return any(network.sparsity for network in self.networks())
+
+    @property
     def attention(self) -> AttentionSpec:
         """Attention of the first layer that has keys and values."""
         return self.attentions[0]
@@ -237,8 +250,7 @@ class ModelSpec:
     def networks(self) -> Iterator[NetworkSpec]:
         """Yield the feed-forward networks of all layers, an expert once for all of its layer."""
         for layer in self.layers:
-            if layer.feed_forward is not None:
-                yield from layer.feed_forward.networks
+            yield from layer.networks
 
     @property
     def widest_intermediate(self) -> int:

@@ -9,6 +9,7 @@ from .decoder import decoder_graph, graphs
 from .graph import Graph, linears
 from .linear import Linear, Vector
 from .ops import (
+    Activate,
     Add,
     AddRows,
     Attention,
@@ -21,13 +22,24 @@ from .ops import (
     Norm,
     NormOutput,
     Op,
-    StreamFactor,
     StreamNorm,
 )
 from .spec import ModelSpec
 from .state_ops import Convolution, GatedNorm, Recurrence
+from .stream_ops import ChangeStreams, LayerInputs, StreamFactor
 
 Shape = tuple[int, ...]
+TENSORS = (
+    Activate,
+    ChangeStreams,
+    Experts,
+    LayerNorm,
+    HeadNorm,
+    LatentAttention,
+    Convolution,
+    Recurrence,
+    GatedNorm,
+)
 
 
 def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
@@ -64,11 +76,11 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
 def op_vectors(op: Op) -> tuple[Vector, ...]:
     """Return the tensors of one op that are no matrices and no tables."""
     match op:
-        case Norm(weight=vector) | StreamFactor(factor=vector):
+        case LayerInputs(norm=vector) | Norm(weight=vector) | StreamFactor(factor=Vector() as vector):
             return (vector,)
         case Attention(sinks=Vector() as vector):
             return (vector,)
-        case Experts() | LayerNorm() | HeadNorm() | LatentAttention() | Convolution() | Recurrence() | GatedNorm():
+        case _ if isinstance(op, TENSORS):
             return op.vectors
         case DistanceBuckets():
             return op.vectors

@@ -18,7 +18,6 @@ from ..models.graph import Graph, flat_ops
 from ..models.linear import Linear, WeightRows
 from ..models.ops import LatentAttention
 from ..models.spec import ModelSpec
-from ..models.state_ops import Convolution
 from .matrices import PackedShape, Widths
 from .shard import ShardSpec
 
@@ -26,11 +25,9 @@ from .shard import ShardSpec
 def adaptable(graph: Graph) -> Iterator[Linear]:
     """Return the linear layers that adapters may change: all except experts and the output layer.
 
-    Raises DeviceError for layers that keep a state and for latent attention, whose projections take none.
+    Raises DeviceError for latent attention, whose projections take none.
     """
     ops = [op for layer in graph.layers for op in flat_ops(layer)]
-    if any(isinstance(op, Convolution) for op in ops):
-        raise DeviceError("enable_lora: a model with layers that keep a state cannot have adapters")
     if any(isinstance(op, LatentAttention) for op in ops):
         raise DeviceError("enable_lora: a model with latent attention cannot have adapters")
     return (op for op in ops if isinstance(op, Linear))

@@ -154,13 +154,14 @@ def score_bytes(model: ModelSpec, share: CoreShare, num_tokens: int, lnc: int) -
 def activation_bytes(model: ModelSpec, share: CoreShare, num_tokens: int, num_samples: int, dtype: Dtype) -> int:
     """Return the bytes of the activations of one layer of the largest graph, none of which reuses another's memory.
 
-    They are the residual stream, normed input and reduced branch; query, key, value and attended heads; both halves of
-    the feed-forward network of every expert of a token; and float32 logits, gathered on the core that samples.
+    They are the residual stream, normed input and reduced branch; several streams; inputs of all layers by token;
+    query, key, value and attended heads; both halves of the feed-forward network of every expert of a token; and
+    float32 logits, gathered on the core that samples.
     """
     heads = (2 * share.query_heads + 2 * share.kv_heads) * model.head_dim
     networks = 1 if model.experts is None else model.experts.per_token
     inner = 2 * networks * -(-model.widest_intermediate // share.tp)
-    rows = (3 * model.hidden_size + heads + inner) * DTYPE_BYTES[dtype]
+    rows = ((3 + model.num_streams) * model.hidden_size + heads + inner + model.input_size) * DTYPE_BYTES[dtype]
     return num_tokens * rows + num_samples * model.vocab_size * FLOAT32_BYTES
 
 

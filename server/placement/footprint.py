@@ -54,6 +54,12 @@ class StepLimits:
     num_tokens: int
     num_samples: int
     num_workers: int  # threads of the emulator
+    num_drafts: int = 0  # tokens of each sequence that the step verifies, besides its last known one
+
+    @property
+    def num_seqs(self) -> int:
+        """Number of sequences; each has a sample for each token that it may verify."""
+        return self.num_samples // (1 + self.num_drafts)
 
     @property
     def num_scratches(self) -> int:
@@ -248,7 +254,7 @@ def _scratchpad(model: ModelSpec, share: CoreShare, shape: ServingShape, lnc: in
 
 def _states(model: ModelSpec, share: CoreShare, shape: ServingShape) -> tuple[Line, ...]:
     """Return the entry of sequences' states and of snapshots of them."""
-    slots = num_state_slots(model, shape.limits.num_samples)
+    slots = num_state_slots(model, shape.limits.num_seqs, shape.limits.num_drafts)
     slot = core_slot_bytes(model, share, DTYPE_BYTES[shape.dtype])
     return (Line("kv", "states", slots * slot),) if slots else ()
 

@@ -16,17 +16,9 @@ from ..device.layout import FLOAT32_BYTES, K_MULTIPLE, N_TILE, round_up, vector_
 from ..models.decoder import graphs
 from ..models.layer import RopeSpec
 from ..models.linear import Linear, Vector
-from ..models.ops import (
-    Add,
-    AddRows,
-    LatentAttention,
-    LayerNorm,
-    Norm,
-    NormOutput,
-    Op,
-    StreamNorm,
-)
+from ..models.ops import Add, AddRows, LatentAttention, LayerNorm, Norm, NormOutput, Op, StreamNorm
 from ..models.spec import ModelSpec
+from ..models.stream_ops import ChangeStreams
 from ..models.tensors import op_vectors
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
@@ -34,10 +26,10 @@ from .core_share import DTYPE_BYTES
 from .expert_sizes import ExpertSizes
 from .footprint import ServingShape, vision_blocks, vision_shape
 from .latent_sizes import LatentSizes
-from .matrices import PackedShape, Widths
+from .matrices import PackedShape, Widths, stream_vector_size
 from .shard import ShardSpec
 from .sound_sizes import SoundSizes
-from .state_layout import StateSizes
+from .state_layout import StateSizes, stored_slots
 
 
 def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
@@ -63,6 +55,8 @@ def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) 
             return 2 * vector_bytes(widths.hidden)
         case Norm() | LayerNorm() | StreamNorm() | NormOutput() | Add(norm=Norm()):
             return vector_bytes(widths.hidden)
+        case ChangeStreams():
+            return sum(vector_bytes(stream_vector_size(vector)) for vector in op_vectors(op))
         case LatentAttention():
             return sum(vector_bytes(round_up(vector.size, K_MULTIPLE)) for vector in op.vectors)
         case _:
@@ -89,6 +83,10 @@ class ActivationSizes:
     rows: int
     attention: AttentionSizes
     hidden: int
+    input_width: int  # elements of a token's inputs of all layers
+    streams: int  # float32 rows of all streams, where there are several
+    gates: int  # of one core, float32 rows of gate and up, where gates are sparse
+    layer_inputs: int  # float32 rows, and elements that kernels read beyond the last
     normed: int
     partial: int  # of one core and branch
     branches: int  # parallel branches whose partial sums are added together
@@ -117,20 +115,28 @@ class ActivationSizes:
         attention = AttentionSizes.of(model, shard, shape.max_model_len, limits.num_workers)
         experts = ExpertSizes.of(model, shard, shape)
         latent = LatentSizes.of(model, shard, shape)
-        states = StateSizes.of(model, shard, rows, cell, limits.num_samples)
+        slots = stored_slots(model, limits.num_seqs, limits.num_drafts)
+        states = StateSizes.of(model, shard, rows, cell, slots)
         others = (
             experts.width if experts else 0,
             latent.query_width if latent else 0,
             states.mixed // FLOAT32_BYTES // rows if states else 0,
         )
+        input_width = round_up(model.input_size, K_MULTIPLE)
         longest_k = max(w.hidden, w.attended, w.intermediate, *others)
+        floats = max(longest_k * FLOAT32_BYTES, 2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"])
+        scratches = attention.worker_scratch, floats, states.scratch if states else 0
         return cls(
             rows=rows,
             attention=attention,
             hidden=rows * w.hidden * FLOAT32_BYTES,
+            input_width=input_width,
+            streams=rows * w.hidden * FLOAT32_BYTES * model.num_streams,
+            gates=2 * rows * w.intermediate * FLOAT32_BYTES * model.has_sparse_gates,
+            layer_inputs=(rows * input_width + K_MULTIPLE) * FLOAT32_BYTES * (input_width > 0),
             normed=rows * w.hidden * (FLOAT32_BYTES if experts else cell),  # a router reads float32
             partial=rows * w.hidden * FLOAT32_BYTES,
-            branches=2 if model.layers[0].is_parallel else 1,
+            branches=model.layers[0].num_branches,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
             rope_tables=sum(_rope_bytes(*each, shape.num_positions(model)) for each in model.rotations),
@@ -139,15 +145,7 @@ class ActivationSizes:
             + _distance_bytes(shard, model, shape.max_model_len),
             head_groups=sum(vector_bytes(2 * each.kv_heads_per_core) for each in shard.heads)
             + sum(vector_bytes(shard.of_heads(heads).heads_per_core) for _, heads in model.slopes),
-            worker_scratch=round_up(
-                max(
-                    attention.worker_scratch,
-                    longest_k * FLOAT32_BYTES,
-                    states.scratch if states else 0,
-                    2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"],
-                ),
-                64,
-            ),
+            worker_scratch=round_up(max(scratches), 64),
             qkv=rows * w.qkv * FLOAT32_BYTES,
             queries=rows * w.attended * DTYPE_BYTES["bfloat16"],
             attended=rows * w.attended * FLOAT32_BYTES,
@@ -164,7 +162,8 @@ class ActivationSizes:
     @property
     def shared(self) -> int:
         """Bytes of the activations that are stored once."""
-        return self.hidden + self.normed + self.row_scales + self.sampled + self.logits + self.head_squares
+        states = self.hidden + self.streams + self.layer_inputs + self.normed
+        return states + self.row_scales + self.sampled + self.logits + self.head_squares
 
     def by_kind(self, tp: int) -> int:
         """Bytes of the buffers of experts and of latent attention over all cores."""
@@ -176,7 +175,7 @@ class ActivationSizes:
         """Bytes of the activations of each core."""
         attention = self.qkv + self.queries + self.attended + self.attended_panels
         states = self.states.own if self.states else 0
-        return attention + self.activated + self.activated_panels + self.row_scales + states
+        return attention + self.gates + self.activated + self.activated_panels + self.row_scales + states
 
 
 @dataclass(frozen=True, slots=True)

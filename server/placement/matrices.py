@@ -11,7 +11,7 @@ from ..device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_byte
 from ..models.decoder import decoder_graph
 from ..models.graph import is_output, linears
 from ..models.layer import AttentionSpec, LatentAttentionSpec
-from ..models.linear import Axis, Linear
+from ..models.linear import Axis, Linear, Vector
 from ..models.spec import ModelSpec
 from .shard import ShardSpec, intermediate_per_core
 
@@ -88,6 +88,11 @@ class Widths:
             return round_up(sum(self.shard.size(part.outputs) for part in linear.parts), multiple)
         widths = {"hidden": self.hidden, "ffn": self.ffn(axis), "vocab": self.vocab}
         return widths.get(axis.name, round_up(axis.size, N_TILE))
+
+
+def stream_vector_size(vector: Vector) -> int:
+    """Return the padded elements of a tensor of several streams, of which kernels read sixteen at once."""
+    return round_up(vector.size + N_TILE, K_MULTIPLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,17 @@ from .shard import ShardSpec
 TEXT_SLOTS = 8  # slots for texts that are encoded between the steps of generation, and for warm-up
 
 
-def num_state_slots(model: ModelSpec, max_num_seqs: int) -> int:
-    """Return the slots for sequences: one each, as many for snapshots, and the null slot; 0 without state layers."""
-    return 0 if model.state_mixer is None else 1 + 2 * max_num_seqs
+def num_state_slots(model: ModelSpec, max_num_seqs: int, num_drafts: int = 0) -> int:
+    """Return the slots: the null slot, and for each sequence its own, one for a snapshot, and one for each draft.
+
+    Returns 0 without state layers.
+    """
+    return 0 if model.state_mixer is None else 1 + (2 + num_drafts) * max_num_seqs
 
 
-def stored_slots(model: ModelSpec, max_num_seqs: int) -> int:
+def stored_slots(model: ModelSpec, max_num_seqs: int, num_drafts: int = 0) -> int:
     """Return the slots in memory: those of sequences, then those of texts."""
-    slots = num_state_slots(model, max_num_seqs)
+    slots = num_state_slots(model, max_num_seqs, num_drafts)
     return slots + min(TEXT_SLOTS, max_num_seqs) if slots else 0
 
 
@@ -75,8 +78,8 @@ class StateSizes:
     slots: int  # number of slots in memory
 
     @classmethod
-    def of(cls, model: ModelSpec, shard: ShardSpec, rows: int, cell_bytes: int, max_num_seqs: int) -> StateSizes | None:
-        """Return the sizes for steps of `rows` rows; None for a model without such layers."""
+    def of(cls, model: ModelSpec, shard: ShardSpec, rows: int, cell_bytes: int, slots: int) -> StateSizes | None:
+        """Return the sizes for steps of `rows` rows and that many slots; None for a model without such layers."""
         mixer = model.state_mixer
         if mixer is None:
             return None
@@ -96,7 +99,7 @@ class StateSizes:
             scratch=0 if isinstance(mixer, ShortConvSpec) else recurrence_scratch_bytes(mixer.key.unit_size),
             slot=end,
             offsets=tuple(offsets),
-            slots=stored_slots(model, max_num_seqs),
+            slots=slots,
         )
 
     @property

@@ -7,8 +7,10 @@ sequence reaches its length or blocks run out. A run changes the books as single
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from ..kv_cache.manager import KVCacheManager
+from ..kv_cache.state_slots import StateSlots
 from ..types import SampledToken, StepPlan, TokenEvent
 from .finish import LENGTH
 from .scheduler import Scheduler
@@ -70,11 +72,13 @@ def _count_repeats(
     `stuck` is the first sequence that waits for blocks, None when there is none.
     """
     seqs = list(running)
-    limits = [min(seq.most_tokens, max_model_len) - len(seq.token_ids) for seq in seqs]
+    limits: list[float] = [min(seq.most_tokens, max_model_len) - len(seq.token_ids) for seq in seqs]
     if stuck is not None and cache.config.enable_prefix_caching:
         limits += [_steps_to_full_block(seq, cache) for seq in seqs if _may_serve(seq, stuck)]
     limits += [_steps_to_drop(seq, group, cache) for seq in seqs for group in cache.windowed]
-    return _count_allocatable(seqs, min(limits) - 1, cache)
+    if cache.states is not None:
+        limits += [_steps_to_snapshot(seq, cache.states) for seq in seqs]
+    return _count_allocatable(seqs, int(min(limits)) - 1, cache)
 
 
 def _compute(seqs: list[Sequence], sampled: Mapping[str, SampledToken], num_steps: int, cache: KVCacheManager) -> None:
@@ -117,6 +121,12 @@ def _steps_to_drop(seq: Sequence, group: int, cache: KVCacheManager) -> int:
     """Decode steps until `seq` gives back a block in `group`, which others may then get; at least 1."""
     end = (seq.blocks.num_dropped[group] + 1) * cache.config.block_size
     return cache.config.groups[group].end_of(end) - seq.num_computed_tokens
+
+
+def _steps_to_snapshot(seq: Sequence, states: StateSlots) -> float:
+    """Decode steps before the one whose state may become a snapshot, for which slots change; at least 1."""
+    boundary = states.next_boundary(seq.num_computed_tokens, seq.num_prompt_tokens)
+    return inf if boundary is None else max(1, boundary - 1 - seq.num_computed_tokens)
 
 
 def _may_serve(seq: Sequence, stuck: Sequence) -> bool:

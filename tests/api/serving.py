@@ -115,7 +115,7 @@ class FakeEngine:
     grammars: None = None  # the fake model follows none
     adapters: None = None
     pooling: None = None  # it encodes nothing
-    pictures: None = None  # its runner takes no steps of pictures
+    encodings: None = None  # no request waits for an encoder
     give_back: None = None  # and has no memory
     blocks: FakeRunner | None = None
     states: None = None

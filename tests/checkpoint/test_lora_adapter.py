@@ -154,6 +154,18 @@ def test_tensors_that_are_not_computed_are_refused(model: Path, opened: Open, st
         opened(adapter_tensors(model, 4) | strays, target_modules="all-linear")
 
 
+def test_projections_of_a_layer_with_a_state_are_adapted_and_its_convolution_is_refused(tmp_path: Path) -> None:
+    write_checkpoint("tiny-qwen3-next", tmp_path / "model")
+    linears = list(adaptable(decoder_graph(read_model_spec(tmp_path / "model"))))
+    mixer, tensors = "model.layers.0.linear_attn.", adapter_tensors(tmp_path / "model", 4)
+    adapter = LoraAdapter(write_adapter(tmp_path / "adapter", tensors), linears, 4)
+    found = {name.removeprefix(mixer) for name in adapter.modules if name.startswith(mixer)}
+    assert found == {"in_proj_qkvz", "in_proj_ba", "out_proj"}
+    tensors[f"{PREFIX}{mixer}conv1d.lora_A.weight"] = zeros(4, 1, 4)
+    with pytest.raises(CheckpointError, match=r"conv1d' is no module that can be adapted; a layer has .*in_proj_qkvz"):
+        LoraAdapter(write_adapter(tmp_path / "other", tensors), linears, 4)
+
+
 def test_a_missing_half_is_named(model: Path, opened: Open) -> None:
     tensors = adapter_tensors(model, 4)
     del tensors[f"{Q_PROJ}.lora_B.weight"]

@@ -64,15 +64,16 @@ def main(isa: str | None) -> None:
         program.add(kernel.name, kernel, [operands])
         reading.add("read", read_memory, [ReadOperands(address(memory), memory.nbytes // 64, address(sums))])
         starts, slots = np.arange(SEQS + 1, dtype=np.int32), np.arange(1, SEQS + 1, dtype=np.int32)
-        prompt = np.array([0, TOKENS], np.int32)
+        prompt, one = np.array([0, TOKENS], np.int32), np.ones(TOKENS, np.int32)
         decode = {"num_seqs": SEQS, "query_start": address(starts)}
         same = {"state_read": address(slots), "state_write": address(slots)}
+        in_one = {"state_read": address(one), "state_write": address(one)}
         times = np.array(
             [
                 (
                     timed(reading),
                     timed(program, **decode, **same),
-                    timed(program, num_seqs=1, query_start=address(prompt), **same),
+                    timed(program, num_seqs=1, query_start=address(prompt), **in_one),
                 )
                 for _ in range(PASSES)
             ]

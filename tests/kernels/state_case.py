@@ -36,14 +36,15 @@ class Piece:
 
     rows: Array  # indices in the inputs
     read: int
-    write: int
+    write: int | Sequence[int]  # after all rows, or after each
 
 
 def step_of(pieces: Sequence[Piece]) -> tuple[dict[str, int], list[Array]]:
     """Return fields of the step record, and the arrays that they point to."""
     sizes = [len(piece.rows) for piece in pieces]
     start = np.cumsum([0, *sizes]).astype(np.int32)
-    read, write = (np.array([getattr(p, name) for p in pieces], np.int32) for name in ("read", "write"))
+    read = np.array([piece.read for piece in pieces], np.int32)
+    write = np.concatenate([np.broadcast_to(np.int32(piece.write), len(piece.rows)) for piece in pieces])
     fields = {"query_start": address(start), "state_read": address(read), "state_write": address(write)}
     return {**fields, "num_tokens": sum(sizes), "num_seqs": len(pieces)}, [start, read, write]
 

@@ -74,6 +74,27 @@ def test_a_snapshot_is_continued_several_times(two_threads: WorkerPool, name: st
     assert all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))
 
 
+@by_case
+@pytest.mark.parametrize("last", [1, 8], ids=["in-place", "elsewhere"])
+@pytest.mark.parametrize("begins", [0, 1, 20])
+def test_a_row_of_drafts_keeps_the_state_after_each_token(pool: WorkerPool, name: str, last: int, begins: int) -> None:
+    layer, rows, slots = CASES[name], np.arange(begins + 5), [5, 2, 3, 4, last]
+    if begins:
+        layer.step(pool, [Piece(rows[:begins], 0, 1)])
+    row, other = Piece(rows[begins:], int(begins > 0), slots), Piece(rows[:3], 0, 7)
+    got = layer.step(pool, [row, other])[0]
+    states = [[memory[slot].copy() for memory in layer.memory] for slot in slots]
+    want = []
+    for i, begin in enumerate(range(begins, begins + 5)):  # one token at a time, in another slot
+        before = [Piece(rows[:begins], 0, 6)] if begins and not i else []
+        for piece in (*before, Piece(rows[begin : begin + 1], 6 * (begin > 0), 6)):
+            last_output = layer.step(pool, [piece])[0]
+        want.append(last_output)
+        after = [memory[6] for memory in layer.memory]
+        assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(states[i], after, strict=True)), f"token {i}"
+    assert np.array_equal(got, np.concatenate(want))
+
+
 @pytest.mark.parametrize("name", [name for name, layer in CASES.items() if len(layer.memory) == 1])
 def test_shares_of_rows_compute_whole_sequences(two_threads: WorkerPool, name: str) -> None:
     layer, count = CASES[name], 7

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from neuronserve.server.config import CacheConfig
 from neuronserve.server.kv_cache.audit import audit
 from neuronserve.server.kv_cache.manager import KVCacheManager
@@ -87,3 +90,38 @@ def test_the_audit_sees_a_lost_slot() -> None:
     assert cache.allocate(blocks, 3)
     blocks.state.spare = NO_STATE
     assert any("slot" in problem for problem in audit(cache, [blocks]))
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=12),
+    num_states=st.sampled_from([6, 9]),
+    prompt=st.integers(1, 9),
+)
+def test_a_row_of_drafts_goes_on_from_the_last_accepted_token(
+    rows: list[tuple[int, int]], num_states: int, prompt: int
+) -> None:
+    cache, tokens = manager(num_states), list(range(100))
+    states, blocks = cache.states, cache.open("")
+    assert states is not None
+    assert cache.allocate(blocks, 75)
+    end, first = prompt, compute(cache, blocks, tokens[:prompt])[-1][1]
+    held = {first: prompt}  # number of tokens whose state is in a slot
+    for drafted, most in rows:
+        count = min(drafted, (states.next_boundary(end, prompt) or end) - end)
+        read, *after = states.place_row(blocks.state, end, count, prompt)
+        assert held[read] == end
+        assert len(set(after)) == count
+        assert read not in after[:-1]
+        assert audit(cache, [blocks]) == []
+        held |= {slot: end + i for i, slot in enumerate(after, 1)}
+        states.accept(blocks.state, end, min(most, count))
+        end += min(most, count)
+        cache.commit(blocks, tokens, end)
+        cache.drop(blocks, end)
+        assert audit(cache, [blocks]) == []
+        assert len(blocks.state.slots) == 1, "rejected states are released"
+        for digest, slot in states.pool.cached.items():
+            assert held.get(slot, prompt) <= prompt or blocks.chain.digests.index(digest) + 1 == held[slot] // BLOCK
+    if num_states > 6:  # otherwise drafts take the slots of snapshots
+        best = max(end // (BLOCK * EVERY) * EVERY, (prompt - 1) // BLOCK)
+        assert cache.lookup(cache.open(""), tokens[: end + 1]).num_blocks == best

@@ -125,6 +125,17 @@ GEMMA4 = ODD | {
 }
 
 
+GEMMA3N = GEMMA4 | {
+    "hidden_size_per_layer_input": 48,
+    "vocab_size_per_layer_input": VOCAB - 40,
+    "num_kv_shared_layers": 2,
+    "laurel_rank": 24,
+    "intermediate_size": [88, 88, 64, 88, 120],
+    "activation_sparsity_pattern": [0.95, 0.6, 0.0, 0.3, 0.0],
+}
+GEMMA3N.pop("global_head_dim")
+
+
 def slopes_instead_of_rotation() -> dict[str, torch.Tensor]:
     """Inputs of a Llama of six heads: all tokens at position 0, and a mask that takes a slope of each head off."""
     slopes = torch.tensor([2.0**-power for power in (2, 4, 6, 8, 1, 3)])[:, None, None]
@@ -211,6 +222,13 @@ FAMILIES: dict[str, Family] = {
         GEMMA4 | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True},
         inputs=lambda: {"output_hidden_states": True},
     ),
+    "gemma4-inputs": Family(
+        "gemma4_text",
+        GEMMA4
+        | {"hidden_size_per_layer_input": 48, "vocab_size_per_layer_input": VOCAB, "num_kv_shared_layers": 2}
+        | {"use_double_wide_mlp": True},
+        inputs=lambda: {"output_hidden_states": True},
+    ),
     "gemma4-experts": Family(
         "gemma4_text",
         GEMMA4 | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 3, "moe_intermediate_size": 40},
@@ -225,6 +243,36 @@ FAMILIES: dict[str, Family] = {
         "ernie4_5_moe",
         ODD | {"moe_num_experts": 5, "moe_k": 3, "moe_intermediate_size": 24, "moe_layer_end_index": 2},
     ),
+    "gemma3n": Family("gemma3n_text", GEMMA3N),
+    "gemma3n-two-streams": Family(
+        "gemma3n_text",
+        GEMMA3N
+        | {"altup_num_inputs": 2, "altup_correct_scale": False, "activation_sparsity_pattern": [0.0] * 5}
+        | {"num_kv_shared_layers": 0, "intermediate_size": 88},
+    ),
+    "vaultgemma": Family("vaultgemma", ODD | {"head_dim": 16, "sliding_window": 21, "query_pre_attn_scalar": 20}),
+    "phimoe": Family(
+        "phimoe", SIZES | {"num_local_experts": 5, "attention_bias": True, "lm_head_bias": True, "head_dim": 12}
+    ),
+    "phimoe-near": Family("phimoe", ODD | {"num_local_experts": 6, "router_jitter_noise": 0.45}),
+    "apertus": Family("apertus", ODD | {"attention_bias": True}),
+    "nemotron_h": Family(
+        "nemotron_h",
+        SIZES
+        | {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"], "n_routed_experts": 6}
+        | {"moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40, "num_experts_per_tok": 3}
+        | {"mamba_num_heads": 6, "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 16, "n_group": 3}
+        | {"topk_group": 2, "routed_scaling_factor": 2.5},
+    ),
+    "codegen": Family("codegen", GPT | {"n_embd": 48, "n_head": 4, "rotary_dim": 6}),
+    "persimmon": Family("persimmon", ODD | {"hidden_size": 72, "num_key_value_heads": 6}),
+    "phi-norms": Family("phi", SIZES | {"num_key_value_heads": 5, "head_dim": 12, "qk_layernorm": True}),
+    "xglm": Family(
+        "xglm",
+        {"vocab_size": VOCAB, "d_model": 60, "ffn_dim": 88, "num_layers": 3, "attention_heads": 5}
+        | {"max_position_embeddings": POSITIONS},
+    ),
+    "biogpt": Family("biogpt", ODD | {"num_key_value_heads": 6}),
     "baichuan": Family("llama", ODD | {"num_key_value_heads": 6}, baichuan),
     "baichuan-13b": Family("llama", ODD | {"num_key_value_heads": 6}, baichuan_13b, slopes_instead_of_rotation),
 }
@@ -239,7 +287,7 @@ def random_model(family: Family) -> Any:
         for name, values in model.state_dict().items():
             is_gain = values.dim() == 1 and name.endswith(("weight", "scalar", "scale"))
             values.copy_(is_gain + torch.randn_like(values) * (0.2 if values.dim() < 2 else values.shape[-1] ** -0.5))
-            if family.model_type == "gemma4_text" and name.endswith("q_norm.weight"):
+            if family.model_type in ("gemma3n_text", "gemma4_text") and name.endswith("q_norm.weight"):
                 values.mul_(0.25)  # scores have no other scale
     return model
 

@@ -155,6 +155,11 @@ FUSED = {
     "tiny-phi3": False,
     "tiny-opt": False,
     "tiny-granite4": False,
+    "tiny-qwen3-next": False,
+    "tiny-qwen3-5": False,
+    "tiny-falcon-h1": False,
+    "tiny-nemotron-h": False,
+    "tiny-lfm2": False,
 }  # stored transposed
 
 

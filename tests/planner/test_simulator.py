@@ -27,6 +27,7 @@ from neuronserve.server.cost.stacks import STACKS, Stack
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.errors import DeviceError, DeviceMemoryError, SettingsError
+from neuronserve.server.models.families import model_spec_of
 from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.scheduler.batching import POLICIES
 from neuronserve.server.workload.arrivals import Arrivals
@@ -34,6 +35,7 @@ from neuronserve.server.workload.lengths import LengthRange
 from neuronserve.server.workload.slo import Slo
 from neuronserve.server.workload.synthetic import SyntheticWorkload
 from neuronserve.server.workload.workload import Workload
+from tools.random_checkpoint.shapes import SHAPES
 
 MODEL = DecoderSizes(16, 2048, 8192, 32, 8, 64, 128_256).spec("LlamaForCausalLM", 131_072)
 COST = CostModel.of(MODEL, instance("inf2.xlarge"), 2)
@@ -201,6 +203,15 @@ def test_a_shared_prefix_is_computed_once() -> None:
     uncached = run_simulation(replace(BASE, workload=requests, enable_prefix_caching=False))
     assert list(uncached.records.num_cached) == [0, 0, 0]
     assert not any("cached" in reason for reason in uncached.extrapolated)
+
+
+def test_a_prefix_of_a_model_with_states_is_found_where_the_server_keeps_a_snapshot() -> None:
+    """Snapshots: at each 32 blocks, and at the last whole block of a prompt."""
+    config = SHAPES["tiny-qwen3-next"].config("bfloat16") | {"max_position_embeddings": 4096}
+    requests = workload(*((float(i), 1100, 2) for i in range(4)), prefixes=((5, 6), (5, 6), (5, 7), (8,)))
+    options = replace(BASE, model=model_spec_of(config), workload=requests, max_model_len=2048)
+    assert options.resolve_cache().num_states == 1 + 2 * options.max_num_seqs
+    assert list(run_simulation(options).records.num_cached) == [0, 1024, 0, 0]
 
 
 def test_work_behind_a_prefix_costs_more_than_the_same_tokens_alone_and_less_than_all() -> None:

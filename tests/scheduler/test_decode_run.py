@@ -28,7 +28,9 @@ prompts = st.one_of(
 
 
 @st.composite
-def schedulers(draw: st.DrawFn, groups: tuple[tuple[AttentionSpan, ...], ...] = (FULL,)) -> RunScheduler:
+def schedulers(
+    draw: st.DrawFn, groups: tuple[tuple[AttentionSpan, ...], ...] = (FULL,), states: bool = False
+) -> RunScheduler:
     """Schedulers with waiting requests, each of which fits."""
     max_num_seqs = draw(st.integers(1, 4))
     num_blocks, block_size = draw(st.integers(8, 40)), draw(st.integers(1, 4))
@@ -39,7 +41,10 @@ def schedulers(draw: st.DrawFn, groups: tuple[tuple[AttentionSpan, ...], ...] = 
         max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 40)),
         batching=draw(st.sampled_from(list(POLICIES))),
     )
-    cache = CacheConfig(num_blocks * len(spans), block_size, is_caching, spans, config.max_chunk)
+    slots = 1 + 2 * max_num_seqs if states and draw(st.booleans()) else 0
+    cache = CacheConfig(
+        num_blocks * len(spans), block_size, is_caching, spans, config.max_chunk, slots, draw(st.integers(1, 4))
+    )
     scheduler = RunScheduler(config, KVCacheManager(cache))
     for index in range(draw(st.integers(1, 8))):
         if (one := draw(requests(index, cache))) is not None:
@@ -60,13 +65,17 @@ def requests(draw: st.DrawFn, index: int, cache: CacheConfig) -> Request | None:
 
 def state(scheduler: RunScheduler) -> Any:
     """All that later decisions depend on."""
-    pool = scheduler._cache.pool
+    pools, states = [scheduler._cache.pool], scheduler._cache.states
+    if states is not None:
+        pools.append(states.pool)
     queues = [
         [(seq.request.request_id, seq.token_ids, seq.num_computed_tokens, seq.blocks.tables) for seq in queue]
         for queue in (scheduler._running, scheduler._waiting)
     ]
+    slots = [(seq.blocks.state.slots, seq.blocks.state.left) for seq in scheduler._running]
     steps_left = None if scheduler._policy.mixes_phases else scheduler._gate.steps_left
-    return steps_left, queues, list(pool.free_blocks()), pool.ref_counts, pool.digests, pool.cached
+    books = [(list(pool.free_blocks()), pool.ref_counts, pool.digests, pool.cached) for pool in pools]
+    return steps_left, queues, slots, books
 
 
 def sample(plan: StepPlan) -> StepResult:
@@ -82,7 +91,7 @@ def is_like(plan: StepPlan, other: StepPlan) -> bool:
 
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
-@given(scheduler=schedulers(GROUPS), data=st.data())
+@given(scheduler=schedulers(GROUPS, states=True), data=st.data())
 def test_steps_in_one_go_leave_what_single_steps_leave(scheduler: RunScheduler, data: st.DataObject) -> None:
     total = 0
     while scheduler.has_work:

@@ -75,7 +75,7 @@ class AdapterSlots:
                 if module is not None:
                     self._fill_a(layer, slot, place, adapter.array(module.a))
                     self._fill_b(layer, slot, place, adapter.array(module.b))
-                    _enter(layer.records[slot, i], module)
+                    _enter(layer.records[slot, i], module, place.part.factor)
 
     def clear(self, slot: int) -> None:
         """Disable a slot's adapter."""
@@ -127,6 +127,6 @@ class AdapterSlots:
         buffer.bytes[offset : offset + raw.size] = raw
 
 
-def _enter(record: npt.NDArray[np.int64], module: Module) -> None:
-    record[_SCALE] = int(np.float32(module.scale).view(np.uint32))
+def _enter(record: npt.NDArray[np.int64], module: Module, factor: float) -> None:
+    record[_SCALE] = int(np.float32(module.scale * factor).view(np.uint32))
     record[_RANK] = module.rank

@@ -147,7 +147,8 @@ class _Loading:
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
         layer = None if encoder else LayerPool.of(cores, self._spec, self._shard, self._shape)
-        groups, states = self._footprint.groups, num_state_slots(self._spec, self._config.max_num_seqs)
+        groups, limits = self._footprint.groups, self._shape.limits
+        states = num_state_slots(self._spec, limits.num_seqs, limits.num_drafts)
         cache = groups.cache(num_blocks := self._num_blocks(cores), self._config.enable_prefix_caching, states)
         sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
         kv = KVPool.allocate(cores, groups.places, num_blocks, sizes)

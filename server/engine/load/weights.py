@@ -30,9 +30,10 @@ from ...models.ops import (
     StreamNorm,
 )
 from ...models.spec import ModelSpec
+from ...models.stream_ops import ChangeStreams
 from ...models.tensors import op_vectors
 from ...placement.core_share import DTYPE_BYTES
-from ...placement.matrices import PackedShape, Widths
+from ...placement.matrices import PackedShape, Widths, stream_vector_size
 from ...placement.shard import ShardSpec
 
 OnProgress = Callable[[str], None]  # called with lines for the user during a long start
@@ -193,9 +194,10 @@ class WeightLoader:
                 weights.rows[op.modules[0]] = self._row_major(PackedShape.of(op, self._widths))
             case Linear():
                 weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths), self._cores)
-            case LatentAttention():
-                for vector in op.vectors:
-                    width = round_up(vector.size, K_MULTIPLE)
+            case LatentAttention() | ChangeStreams():
+                for vector in op_vectors(op):
+                    is_latent = isinstance(op, LatentAttention)
+                    width = round_up(vector.size, K_MULTIPLE) if is_latent else stream_vector_size(vector)
                     weights.vectors[vector.tensor] = self._vector(vector, 0.0, width)
             case Experts():
                 self._experts(op, weights)
@@ -206,7 +208,8 @@ class WeightLoader:
             case _:
                 assert not isinstance(op, Embed)  # placed before the layers
                 for vector in op_vectors(op):
-                    is_bias = isinstance(op, LayerNorm) and vector is op.bias
+                    biases = (op.bias,) if isinstance(op, LayerNorm) else op.biases if isinstance(op, HeadNorm) else ()
+                    is_bias = vector in biases
                     offset = op.offset if isinstance(op, Norm | LayerNorm | HeadNorm) and not is_bias else 0.0
                     width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
                     weights.vectors[vector.tensor] = self._vector(vector, offset, width)

@@ -37,8 +37,8 @@ def _norm_head(head, weight, size, mean, eps):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _layer_norm_head(head, weight, size, eps):  # type: ignore[no-untyped-def]
-    """Set head = (head - mean) / standard deviation * weight."""
+def _layer_norm_head(head, weight, shift, size, eps):  # type: ignore[no-untyped-def]
+    """Set head = (head - mean) / standard deviation * weight, plus `shift` unless that is 0."""
     total = squares = 0.0
     for i in range(size):
         total += load_f32(head + i * 4)
@@ -48,6 +48,9 @@ def _layer_norm_head(head, weight, size, eps):  # type: ignore[no-untyped-def]
         store_f32(head + i * 4, distance)
         squares += distance * distance
     _norm_head(head, weight, size, squares / size, eps)
+    if shift != 0:
+        for i in range(size):
+            store_f32(head + i * 4, load_f32(head + i * 4) + load_f32(shift + i * 4))
 
 
 @inline
@@ -78,10 +81,10 @@ def rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _norm_one(op, head, norm, mean, size):  # type: ignore[no-untyped-def]
+def _norm_one(op, head, norm, shift, mean, size):  # type: ignore[no-untyped-def]
     """Norm a head if the model has q/k norms. A `mean` below 0: the head's own."""
     if norm != 0 and load_i64(op + ROPE.is_centered) != 0:
-        _layer_norm_head(head, norm, size, load_f32(op + ROPE.eps))
+        _layer_norm_head(head, norm, shift, size, load_f32(op + ROPE.eps))
     elif norm != 0:
         if mean < 0.0:
             mean = _sum_squares(head, size) / size
@@ -89,13 +92,13 @@ def _norm_one(op, head, norm, mean, size):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _prepare_head(op, head, norm, mean, turn, scale):  # type: ignore[no-untyped-def]
+def _prepare_head(op, head, norm, shift, mean, turn, scale):  # type: ignore[no-untyped-def]
     """Rotate the first elements of a head, and norm all of it before, or after."""
     size, rotary, norms_last = load_i64(op + ROPE.head_dim), load_i64(op + ROPE.rotary), False
     if load_i64(op + ROPE.norms_rotated) != 0:
         norms_last = True
     else:
-        _norm_one(op, head, norm, mean, size)
+        _norm_one(op, head, norm, shift, mean, size)
     at = turn * (rotary // 2) * 4
     cos, sin = load_i64(op + ROPE.cos) + at, load_i64(op + ROPE.sin) + at
     by = scale
@@ -106,7 +109,7 @@ def _prepare_head(op, head, norm, mean, turn, scale):  # type: ignore[no-untyped
     else:
         rotate(head, cos, sin, rotary // 2, by)
     if norms_last:
-        _norm_one(op, head, norm, mean, size)
+        _norm_one(op, head, norm, shift, mean, size)
         rotary = 0
     if scale != 1.0:
         for i in range(rotary, size):
@@ -114,11 +117,11 @@ def _prepare_head(op, head, norm, mean, turn, scale):  # type: ignore[no-untyped
 
 
 @inline
-def _prepare_heads(op, heads, count, norm, mean, turn, scale):  # type: ignore[no-untyped-def]
+def _prepare_heads(op, heads, count, norm, shift, mean, turn, scale):  # type: ignore[no-untyped-def]
     """Prepare neighbouring heads, which share their norm's weights or have their own."""
     head_bytes, stride = load_i64(op + ROPE.head_dim) * 4, load_i64(op + ROPE.norm_stride)
     for h in range(count):
-        _prepare_head(op, heads + h * head_bytes, norm + h * stride, mean, turn, scale)
+        _prepare_head(op, heads + h * head_bytes, norm + h * stride, shift, mean, turn, scale)
 
 
 @inline
@@ -206,9 +209,11 @@ def _rope(write_kv: Any, queries: Any) -> Any:
         scale, temperatures = load_f32(op + ROPE.scale), load_i64(op + ROPE.temperatures)
         if temperatures != 0:
             scale *= load_f32(temperatures + position * 4)
-        _prepare_heads(op, row, heads, load_i64(op + ROPE.q_norm), mean, turn, scale)
+        norm, shift = load_i64(op + ROPE.q_norm), load_i64(op + ROPE.q_shift)
+        _prepare_heads(op, row, heads, norm, shift, mean, turn, scale)
         mean = _mean_square(op, cores, t, 1, load_i64(op + ROPE.k_total))
-        _prepare_heads(op, k, kv_heads, load_i64(op + ROPE.k_norm), mean, turn, 1.0)
+        norm, shift = load_i64(op + ROPE.k_norm), load_i64(op + ROPE.k_shift)
+        _prepare_heads(op, k, kv_heads, norm, shift, mean, turn, 1.0)
         _norm_values(op, k + kv_heads * head_bytes, kv_heads)
         write_kv(op, k, k + kv_heads * head_bytes, slot)
         queries(op, row, t)

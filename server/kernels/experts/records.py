@@ -25,6 +25,7 @@ class RouteOperands(NamedTuple):
     best_of_group: int = 1  # scores whose sum is the group's
     scaling: int = 0x3F800000  # float32 bits, factor of the weights; 1.0
     scales: int = 0  # float32 [E], factors of the weights, or 0
+    margin: int = 0  # bits of a float32, of softmax_of_near
 
 
 class GroupOperands(NamedTuple):

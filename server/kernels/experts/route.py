@@ -15,8 +15,9 @@ from ..isa.memory import load_f32, load_i64, store_f32, store_i64
 from ..records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, STEP
 from .records import GROUPING, ROUTE, WEIGH
 
-ROUTINGS = ("softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen")  # indexed by the operand
-_SOFTMAX, _SOFTMAX_OF_CHOSEN, _SIGMOID_OF_CHOSEN = 0, 1, 3
+# Indexed by the operand.
+ROUTINGS = ("softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen", "softmax_of_near")
+_SOFTMAX, _SOFTMAX_OF_CHOSEN, _SIGMOID_OF_CHOSEN, _SOFTMAX_OF_NEAR = 0, 1, 3, 4
 _LEAST_SUM = 1e-20  # of sigmoids, which underflow to zero; as in DeepseekV3TopkRouter of transformers
 
 
@@ -131,6 +132,24 @@ def _weigh(routing, logits, experts, per_token, weights, scaling):  # type: igno
         store_f32(weights + k * 4, value / total * scaling)
 
 
+@inline
+def _weigh_near(logits, experts, per_token, chosen, weights, margin):  # type: ignore[no-untyped-def]
+    """Turn chosen logits into their softmax among those that are near and not chosen before, in place.
+
+    Near are logits whose distance from the chosen one is at most `margin` of the larger of it and their size. Source:
+    `sparsemixer` of transformers, models/phimoe.
+    """
+    for k in range(per_token):
+        best, total = load_f32(weights + k * 4), 0.0
+        for i in range(experts):
+            value, is_left = load_f32(logits + i * 4), True
+            for before in range(k):
+                is_left = is_left and load_i64(chosen + before * 8) != i
+            if is_left and (value == best or (best - value) / max(abs(value), best) <= margin):
+                total += _exp(value - best)
+        store_f32(weights + k * 4, 1.0 / total)
+
+
 @kernel
 def route(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Choose experts of each token and compute their weights. Items are rows."""
@@ -151,8 +170,11 @@ def route(operands: int, cores: int, step: int, worker: int, workers: int) -> No
             best = load_i64(operands + ROUTE.best_of_group)
             _limit_groups(scores, experts, groups, top_groups, best, scores + ldc * 4)
         _choose(scores, logits, experts, per_token, load_i64(operands + ROUTE.chosen) + t * per_token * 8, weights)
-        _weigh(routing, logits, experts, per_token, weights, load_f32(operands + ROUTE.scaling))
         scales, chosen = load_i64(operands + ROUTE.scales), load_i64(operands + ROUTE.chosen) + t * per_token * 8
+        if routing == _SOFTMAX_OF_NEAR:
+            _weigh_near(logits, experts, per_token, chosen, weights, load_f32(operands + ROUTE.margin))
+        else:
+            _weigh(routing, logits, experts, per_token, weights, load_f32(operands + ROUTE.scaling))
         if scales != 0:
             for k in range(per_token):
                 by = load_f32(scales + load_i64(chosen + k * 8) * 4)

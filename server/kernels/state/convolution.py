@@ -84,13 +84,16 @@ def _do_item(operands, step, part, seq, worker):  # type: ignore[no-untyped-def]
     first, last = load_i32(starts), load_i32(starts + 4)
     states, slot_bytes = load_i64(op + CONVOLUTION.states), load_i64(op + CONVOLUTION.slot_bytes)
     source = slot_address(states, slot_bytes, load_i64(step + STEP.state_read), seq)
-    to = states + load_i32(load_i64(step + STEP.state_write) + seq * 4) * slot_bytes
+    writes = load_i64(step + STEP.state_write)
     channels = load_i64(op + CONVOLUTION.channels)
     end = min(begin + _CHANNELS, channels)
     for row in range(first, last):
         _convolve_row(op, source, row - first, row, begin, end)
-    for channel in range(begin, end, 16):
-        _keep(op, source, to, first, last, channel, channels - channel)
+    for row in range(first, last):
+        slot = load_i32(writes + row * 4)
+        if row + 1 == last or load_i32(writes + row * 4 + 4) != slot:
+            for channel in range(begin, end, 16):
+                _keep(op, source, states + slot * slot_bytes, first, row + 1, channel, channels - channel)
 
 
 @inline

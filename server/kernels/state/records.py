@@ -1,8 +1,9 @@
 """Operands of the kernels of layers that keep a state of each sequence.
 
 A core has slots of `slot_bytes`, each with the states of all its layers. Sequence b of a step continues from slot
-`state_read[b]` and leaves its state in slot `state_write[b]` (StepRecord). Both may be one slot. Slot 0 reads as zeros.
-A slot that one sequence of the step writes must not be read by another.
+`state_read[b]` and leaves the state after row t in slot `state_write[t]` (StepRecord). Rows of one slot are neighbours,
+and the state after the last of them stays. The last row may write the slot that is read. Slot 0 reads as zeros. A slot
+that one sequence of the step writes must not be read by another.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ class TokensRecord(NamedTuple):
     decays: int  # float32 [num_tokens]
     strengths: int
     skip: int  # address of the head's factor of its values, or 0
+    slots: int  # int32 [num_tokens]: the slot of the state after each token
+    slot_bytes: int
 
 
 TOKENS = offsets(TokensRecord)
@@ -81,7 +83,7 @@ def _point_at_keys(op, head, row, count, tokens, scratch):  # type: ignore[no-un
 
 
 @inline
-def _set_tokens(op, head, row, count, tokens, gates):  # type: ignore[no-untyped-def]
+def _set_tokens(op, head, row, count, tokens, gates, slots):  # type: ignore[no-untyped-def]
     ldc, dim = load_i64(op + RECURRENCE.ldc) * 4, load_i64(op + RECURRENCE.value_dim)
     output_ldc, skips = load_i64(op + RECURRENCE.output_ldc) * 4, load_i64(op + RECURRENCE.skips)
     store_i64(tokens + TOKENS.num_tokens, count)
@@ -93,6 +95,8 @@ def _set_tokens(op, head, row, count, tokens, gates):  # type: ignore[no-untyped
     store_i64(tokens + TOKENS.decays, gates)
     store_i64(tokens + TOKENS.strengths, gates + STATE_TOKENS * 4)
     store_i64(tokens + TOKENS.skip, skips + head * 4 if skips != 0 else 0)
+    store_i64(tokens + TOKENS.slots, slots)
+    store_i64(tokens + TOKENS.slot_bytes, load_i64(op + RECURRENCE.slot_bytes))
 
 
 def _write_delta(has_delta: bool, width: int) -> Any:
@@ -133,7 +137,8 @@ def _run_block(has_delta: bool, recall: Any, last: Any, inner: Any, width: int) 
     write_delta = _write_delta(has_delta, width)
 
     @inline
-    def run(tokens, source, to, column, count, ahead):  # type: ignore[no-untyped-def]
+    def run(tokens, source, states, column, count, ahead):  # type: ignore[no-untyped-def]
+        slots, slot_bytes = load_i64(tokens + TOKENS.slots), load_i64(tokens + TOKENS.slot_bytes)
         work, dim, stride = _stack_work(), load_i64(tokens + TOKENS.key_dim), load_i64(tokens + TOKENS.key_stride)
         key, query = load_i64(tokens + TOKENS.keys), load_i64(tokens + TOKENS.queries)
         end, decays = load_i64(tokens + TOKENS.num_tokens) - 1, load_i64(tokens + TOKENS.decays)
@@ -141,6 +146,7 @@ def _run_block(has_delta: bool, recall: Any, last: Any, inner: Any, width: int) 
             recall(source, key, dim, work + ANSWER)
         for i in range(end + 1):
             write_delta(tokens, i, column, count, work)
+            to = states + load_i32(slots + i * 4) * slot_bytes
             decay = load_f32(decays + i * 4)
             if i < end:
                 inner(source, to, key, query, key + stride, decay, dim, work)
@@ -153,13 +159,13 @@ def _run_block(has_delta: bool, recall: Any, last: Any, inner: Any, width: int) 
 
 
 def _run_tokens(has_delta: bool) -> Any:
-    """Return the pass of a head's tokens over its state, from `source` to `to`."""
+    """Return the pass of a head's tokens over its state, from `source` to their slots; `states` is in slot 0."""
     then: Next = "answer" if has_delta else "nothing"
     four = _run_block(has_delta, recall_four, advance_four("prefetch"), advance_four(then), STATE_COLUMNS)
     one = _run_block(has_delta, recall_one, advance_one("prefetch"), advance_one(then), 16)
 
     @inline
-    def run(op, tokens, source, to, ahead):  # type: ignore[no-untyped-def]
+    def run(op, tokens, source, states, ahead):  # type: ignore[no-untyped-def]
         dim, column = load_i64(op + RECURRENCE.value_dim), 0
         column_bytes = load_i64(op + RECURRENCE.key_dim) * 4
         while dim - column >= STATE_COLUMNS:
@@ -168,10 +174,10 @@ def _run_tokens(has_delta: bool) -> Any:
             following = source + column * column_bytes
             if column >= dim:
                 following = ahead
-            four(tokens, source + at, to + at, column - STATE_COLUMNS, STATE_COLUMNS, following)
+            four(tokens, source + at, states + at, column - STATE_COLUMNS, STATE_COLUMNS, following)
         while column < dim:
             at = column * column_bytes
-            one(tokens, source + at, to + at, column, min(16, dim - column), ahead)
+            one(tokens, source + at, states + at, column, min(16, dim - column), ahead)
             column += 16
 
     return run
@@ -201,23 +207,22 @@ def _do_item(has_delta: bool, set_keys: Any) -> Any:
         states, slot_bytes = load_i64(op + RECURRENCE.states) + head * size, load_i64(op + RECURRENCE.slot_bytes)
         reads = load_i64(step + STEP.state_read)
         source = slot_address(states, slot_bytes, reads, seq)
-        to = states + load_i32(load_i64(step + STEP.state_write) + seq * 4) * slot_bytes
+        writes, first, last = load_i64(step + STEP.state_write), load_i32(starts), load_i32(starts + 4)
         if source == 0:
-            _clear(to, size)
-            source = to
+            source = states + load_i32(writes + first * 4) * slot_bytes
+            _clear(source, size)
         ahead = source
         if seq + 1 < load_i64(step + STEP.num_seqs):
             ahead = states + load_i32(reads + seq * 4 + 4) * slot_bytes
         gates = load_i64(operands + RECURRENCE.scratch) + worker * load_i64(operands + RECURRENCE.scratch_stride)
         keys, tokens = gates + 2 * STATE_TOKENS * 4, _stack_tokens()
-        last = load_i32(starts + 4)
-        for row in range(load_i32(starts), last, STATE_TOKENS):
+        for row in range(first, last, STATE_TOKENS):
             count = min(STATE_TOKENS, last - row)
-            _set_tokens(op, head, row, count, tokens, gates)
+            _set_tokens(op, head, row, count, tokens, gates, writes + row * 4)
             set_keys(op, head, row, count, tokens, keys)
             set_gates(op, head, row, count, gates, gates + STATE_TOKENS * 4)
-            run_tokens(op, tokens, source, to, ahead)
-            source = to
+            run_tokens(op, tokens, source, states, ahead)
+            source = states + load_i32(writes + (row + count - 1) * 4) * slot_bytes
 
     return do_item
 

@@ -8,192 +8,162 @@ import msgspec
 
 from ..config_values import ConfigError, Values, read_record
 from ..spec import ModelSpec, without_output_layer
-from .balanced import (
-    Dots1Config,
-    Ernie45MoeConfig,
-    ExaoneMoeConfig,
-    Glm4MoeConfig,
-    MiniMaxM2Config,
-    SolarOpenConfig,
+from . import (
+    apertus,
+    balanced,
+    bart,
+    classic,
+    cohere,
+    deepseek,
+    encoder,
+    exaone,
+    fairseq,
+    gemma,
+    gemma3n,
+    gemma4,
+    glm,
+    gpt,
+    gpt_oss,
+    granite,
+    hunyuan,
+    lfm2,
+    like_llama,
+    llama4,
+    mamba,
+    mistral,
+    modernbert,
+    nemotron_h,
+    olmo,
+    phi3,
+    qwen,
+    qwen_next,
+    rotary_encoders,
+    slopes,
+    smollm3,
+    starcoder,
+    t5,
 )
-from .bart import BartConfig, MarianConfig, MBartConfig, PegasusConfig, WhisperConfig
-from .classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
-from .cohere import Cohere2Config, CohereConfig
 from .decoder import DecoderConfig
-from .deepseek import (
-    DeepseekV2Config,
-    DeepseekV3Config,
-    DeepseekV32Config,
-    Glm4MoeLiteConfig,
-    GlmMoeDsaConfig,
-    MiniCPM3Config,
-    YoutuConfig,
-)
-from .encoder import (
-    AlbertConfig,
-    BertConfig,
-    DebertaV2Config,
-    DistilBertConfig,
-    ElectraConfig,
-    ErnieConfig,
-    MPNetConfig,
-    RobertaConfig,
-)
-from .exaone import Exaone4Config, ExaoneConfig
 from .family import FamilyConfig
-from .gemma import Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig
-from .gemma4 import Gemma4Config
-from .glm import Glm4Config, GlmConfig
-from .gpt import GPTJConfig, GPTNeoConfig
-from .gpt_oss import GptOssConfig
-from .granite import (
-    GraniteConfig,
-    GraniteMoeConfig,
-    GraniteMoeHybridConfig,
-    GraniteMoeSharedConfig,
-    HyperCLOVAXConfig,
-)
-from .hunyuan import HunYuanDenseConfig, HunYuanMoeConfig
-from .lfm2 import Lfm2Config, Lfm2MoeConfig
-from .like_llama import (
-    ArceeConfig,
-    CwmConfig,
-    Ernie45Config,
-    HeliumConfig,
-    InternLM2Config,
-    InternLM3Config,
-    Jais2Config,
-    MiniCPMConfig,
-    NemotronConfig,
-    OlmoConfig,
-    SeedOssConfig,
-    StableLmConfig,
-)
-from .llama4 import Llama4TextConfig
-from .mamba import BambaConfig, FalconH1Config
-from .mistral import Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig
-from .modernbert import ModernBertConfig
 from .nearest import not_supported
-from .nemotron_h import NemotronHConfig
-from .olmo import FlexOlmoConfig, Olmo2Config, Olmo3Config, OlmoeConfig
-from .phi3 import Phi3Config
-from .qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
-from .qwen_next import Qwen3_5Config, Qwen3_5MoeConfig, Qwen3NextConfig
-from .rotary_encoders import GteConfig, JinaEmbeddingsV3Config, NomicBertConfig
-from .slopes import BaichuanConfig, BloomConfig, FalconConfig, MptConfig
-from .smollm3 import SmolLM3Config
-from .starcoder import GPTBigCodeConfig, Starcoder2Config
-from .t5 import T5Config
 from .text_part import text_part
 from .vision import vision_of
 
 # Rows by the name of the class: `model_type`, and the reader of its config.json.
 _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "LlamaForCausalLM": ("llama", DecoderConfig),
-    "MistralForCausalLM": ("mistral", MistralConfig),
-    "MinistralForCausalLM": ("ministral", MinistralConfig),
-    "Ministral3ForCausalLM": ("ministral3", Ministral3Config),
-    "MixtralForCausalLM": ("mixtral", MixtralConfig),
-    "Qwen2ForCausalLM": ("qwen2", Qwen2Config),
-    "Qwen2MoeForCausalLM": ("qwen2_moe", Qwen2MoeConfig),
-    "Qwen3ForCausalLM": ("qwen3", Qwen3Config),
-    "Qwen3MoeForCausalLM": ("qwen3_moe", Qwen3MoeConfig),
-    "Qwen3NextForCausalLM": ("qwen3_next", Qwen3NextConfig),
-    "Qwen3_5ForCausalLM": ("qwen3_5_text", Qwen3_5Config),
-    "Qwen3_5MoeForCausalLM": ("qwen3_5_moe_text", Qwen3_5MoeConfig),
-    "Lfm2ForCausalLM": ("lfm2", Lfm2Config),
-    "Lfm2MoeForCausalLM": ("lfm2_moe", Lfm2MoeConfig),
-    "BambaForCausalLM": ("bamba", BambaConfig),
-    "FalconH1ForCausalLM": ("falcon_h1", FalconH1Config),
-    "NemotronHForCausalLM": ("nemotron_h", NemotronHConfig),
-    "GemmaForCausalLM": ("gemma", GemmaConfig),
-    "Gemma2ForCausalLM": ("gemma2", Gemma2Config),
-    "Gemma3ForCausalLM": ("gemma3_text", Gemma3Config),
-    "Gemma4ForCausalLM": ("gemma4_text", Gemma4Config),
-    "Phi3ForCausalLM": ("phi3", Phi3Config),
-    "GraniteForCausalLM": ("granite", GraniteConfig),
-    "GraniteMoeForCausalLM": ("granitemoe", GraniteMoeConfig),
-    "GraniteMoeHybridForCausalLM": ("granitemoehybrid", GraniteMoeHybridConfig),
-    "Olmo2ForCausalLM": ("olmo2", Olmo2Config),
-    "Olmo3ForCausalLM": ("olmo3", Olmo3Config),
-    "OlmoeForCausalLM": ("olmoe", OlmoeConfig),
-    "GptOssForCausalLM": ("gpt_oss", GptOssConfig),
-    "SmolLM3ForCausalLM": ("smollm3", SmolLM3Config),
-    "Llama4ForCausalLM": ("llama4_text", Llama4TextConfig),
-    "GPT2LMHeadModel": ("gpt2", GPT2Config),
-    "OPTForCausalLM": ("opt", OPTConfig),
-    "GPTNeoXForCausalLM": ("gpt_neox", GPTNeoXConfig),
-    "PhiForCausalLM": ("phi", PhiConfig),
-    "CohereForCausalLM": ("cohere", CohereConfig),
-    "Cohere2ForCausalLM": ("cohere2", Cohere2Config),
-    "SeedOssForCausalLM": ("seed_oss", SeedOssConfig),
-    "GlmForCausalLM": ("glm", GlmConfig),
-    "Glm4ForCausalLM": ("glm4", Glm4Config),
-    "ExaoneForCausalLM": ("exaone", ExaoneConfig),
-    "Exaone4ForCausalLM": ("exaone4", Exaone4Config),
-    "InternLM2ForCausalLM": ("internlm2", InternLM2Config),
-    "InternLM3ForCausalLM": ("internlm3", InternLM3Config),
-    "MiniCPMForCausalLM": ("minicpm", MiniCPMConfig),
-    "CwmForCausalLM": ("cwm", CwmConfig),
-    "ArceeForCausalLM": ("arcee", ArceeConfig),
-    "Jais2ForCausalLM": ("jais2", Jais2Config),
-    "NemotronForCausalLM": ("nemotron", NemotronConfig),
-    "StableLmForCausalLM": ("stablelm", StableLmConfig),
-    "HeliumForCausalLM": ("helium", HeliumConfig),
-    "OlmoForCausalLM": ("olmo", OlmoConfig),
-    "Ernie4_5ForCausalLM": ("ernie4_5", Ernie45Config),
-    "Ernie4_5_MoeForCausalLM": ("ernie4_5_moe", Ernie45MoeConfig),
-    "Glm4MoeForCausalLM": ("glm4_moe", Glm4MoeConfig),
-    "SolarOpenForCausalLM": ("solar_open", SolarOpenConfig),
-    "Dots1ForCausalLM": ("dots1", Dots1Config),
-    "ExaoneMoeForCausalLM": ("exaone_moe", ExaoneMoeConfig),
-    "MiniMaxM2ForCausalLM": ("minimax_m2", MiniMaxM2Config),
-    "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", HunYuanDenseConfig),
-    "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", HunYuanMoeConfig),
-    "HyperCLOVAXForCausalLM": ("hyperclovax", HyperCLOVAXConfig),
-    "GraniteMoeSharedForCausalLM": ("granitemoeshared", GraniteMoeSharedConfig),
-    "FlexOlmoForCausalLM": ("flex_olmo", FlexOlmoConfig),
-    "Starcoder2ForCausalLM": ("starcoder2", Starcoder2Config),
-    "GPTBigCodeForCausalLM": ("gpt_bigcode", GPTBigCodeConfig),
-    "GPTJForCausalLM": ("gptj", GPTJConfig),
-    "GPTNeoForCausalLM": ("gpt_neo", GPTNeoConfig),
-    "FalconForCausalLM": ("falcon", FalconConfig),
-    "BloomForCausalLM": ("bloom", BloomConfig),
-    "MptForCausalLM": ("mpt", MptConfig),
-    "BaichuanForCausalLM": ("baichuan", BaichuanConfig),
-    "DeepseekV2ForCausalLM": ("deepseek_v2", DeepseekV2Config),
-    "DeepseekV3ForCausalLM": ("deepseek_v3", DeepseekV3Config),
-    "DeepseekV32ForCausalLM": ("deepseek_v32", DeepseekV32Config),
-    "Glm4MoeLiteForCausalLM": ("glm4_moe_lite", Glm4MoeLiteConfig),
-    "GlmMoeDsaForCausalLM": ("glm_moe_dsa", GlmMoeDsaConfig),
-    "MiniCPM3ForCausalLM": ("minicpm3", MiniCPM3Config),
-    "YoutuForCausalLM": ("youtu", YoutuConfig),
+    "MistralForCausalLM": ("mistral", mistral.MistralConfig),
+    "MinistralForCausalLM": ("ministral", mistral.MinistralConfig),
+    "Ministral3ForCausalLM": ("ministral3", mistral.Ministral3Config),
+    "MixtralForCausalLM": ("mixtral", mistral.MixtralConfig),
+    "Qwen2ForCausalLM": ("qwen2", qwen.Qwen2Config),
+    "Qwen2MoeForCausalLM": ("qwen2_moe", qwen.Qwen2MoeConfig),
+    "Qwen3ForCausalLM": ("qwen3", qwen.Qwen3Config),
+    "Qwen3MoeForCausalLM": ("qwen3_moe", qwen.Qwen3MoeConfig),
+    "Qwen3NextForCausalLM": ("qwen3_next", qwen_next.Qwen3NextConfig),
+    "Qwen3_5ForCausalLM": ("qwen3_5_text", qwen_next.Qwen3_5Config),
+    "Qwen3_5MoeForCausalLM": ("qwen3_5_moe_text", qwen_next.Qwen3_5MoeConfig),
+    "Lfm2ForCausalLM": ("lfm2", lfm2.Lfm2Config),
+    "Lfm2MoeForCausalLM": ("lfm2_moe", lfm2.Lfm2MoeConfig),
+    "BambaForCausalLM": ("bamba", mamba.BambaConfig),
+    "FalconH1ForCausalLM": ("falcon_h1", mamba.FalconH1Config),
+    "NemotronHForCausalLM": ("nemotron_h", nemotron_h.NemotronHConfig),
+    "GemmaForCausalLM": ("gemma", gemma.GemmaConfig),
+    "Gemma2ForCausalLM": ("gemma2", gemma.Gemma2Config),
+    "Gemma3ForCausalLM": ("gemma3_text", gemma.Gemma3Config),
+    "VaultGemmaForCausalLM": ("vaultgemma", gemma.VaultGemmaConfig),
+    "Gemma3nForCausalLM": ("gemma3n_text", gemma3n.Gemma3nConfig),
+    "Gemma4ForCausalLM": ("gemma4_text", gemma4.Gemma4Config),
+    "Phi3ForCausalLM": ("phi3", phi3.Phi3Config),
+    "PhimoeForCausalLM": ("phimoe", phi3.PhimoeConfig),
+    "ApertusForCausalLM": ("apertus", apertus.ApertusConfig),
+    "GraniteForCausalLM": ("granite", granite.GraniteConfig),
+    "GraniteMoeForCausalLM": ("granitemoe", granite.GraniteMoeConfig),
+    "GraniteMoeHybridForCausalLM": ("granitemoehybrid", granite.GraniteMoeHybridConfig),
+    "Olmo2ForCausalLM": ("olmo2", olmo.Olmo2Config),
+    "Olmo3ForCausalLM": ("olmo3", olmo.Olmo3Config),
+    "OlmoeForCausalLM": ("olmoe", olmo.OlmoeConfig),
+    "GptOssForCausalLM": ("gpt_oss", gpt_oss.GptOssConfig),
+    "SmolLM3ForCausalLM": ("smollm3", smollm3.SmolLM3Config),
+    "Llama4ForCausalLM": ("llama4_text", llama4.Llama4TextConfig),
+    "GPT2LMHeadModel": ("gpt2", classic.GPT2Config),
+    "OPTForCausalLM": ("opt", classic.OPTConfig),
+    "BioGptForCausalLM": ("biogpt", fairseq.BioGptConfig),
+    "XGLMForCausalLM": ("xglm", fairseq.XGLMConfig),
+    "GPTNeoXForCausalLM": ("gpt_neox", classic.GPTNeoXConfig),
+    "PersimmonForCausalLM": ("persimmon", classic.PersimmonConfig),
+    "PhiForCausalLM": ("phi", classic.PhiConfig),
+    "CohereForCausalLM": ("cohere", cohere.CohereConfig),
+    "Cohere2ForCausalLM": ("cohere2", cohere.Cohere2Config),
+    "SeedOssForCausalLM": ("seed_oss", like_llama.SeedOssConfig),
+    "GlmForCausalLM": ("glm", glm.GlmConfig),
+    "Glm4ForCausalLM": ("glm4", glm.Glm4Config),
+    "ExaoneForCausalLM": ("exaone", exaone.ExaoneConfig),
+    "Exaone4ForCausalLM": ("exaone4", exaone.Exaone4Config),
+    "InternLM2ForCausalLM": ("internlm2", like_llama.InternLM2Config),
+    "InternLM3ForCausalLM": ("internlm3", like_llama.InternLM3Config),
+    "MiniCPMForCausalLM": ("minicpm", like_llama.MiniCPMConfig),
+    "CwmForCausalLM": ("cwm", like_llama.CwmConfig),
+    "ArceeForCausalLM": ("arcee", like_llama.ArceeConfig),
+    "Jais2ForCausalLM": ("jais2", like_llama.Jais2Config),
+    "NemotronForCausalLM": ("nemotron", like_llama.NemotronConfig),
+    "StableLmForCausalLM": ("stablelm", like_llama.StableLmConfig),
+    "HeliumForCausalLM": ("helium", like_llama.HeliumConfig),
+    "OlmoForCausalLM": ("olmo", like_llama.OlmoConfig),
+    "Ernie4_5ForCausalLM": ("ernie4_5", like_llama.Ernie45Config),
+    "Ernie4_5_MoeForCausalLM": ("ernie4_5_moe", balanced.Ernie45MoeConfig),
+    "Glm4MoeForCausalLM": ("glm4_moe", balanced.Glm4MoeConfig),
+    "SolarOpenForCausalLM": ("solar_open", balanced.SolarOpenConfig),
+    "Dots1ForCausalLM": ("dots1", balanced.Dots1Config),
+    "ExaoneMoeForCausalLM": ("exaone_moe", balanced.ExaoneMoeConfig),
+    "MiniMaxM2ForCausalLM": ("minimax_m2", balanced.MiniMaxM2Config),
+    "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", hunyuan.HunYuanDenseConfig),
+    "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", hunyuan.HunYuanMoeConfig),
+    "HyperCLOVAXForCausalLM": ("hyperclovax", granite.HyperCLOVAXConfig),
+    "GraniteMoeSharedForCausalLM": ("granitemoeshared", granite.GraniteMoeSharedConfig),
+    "FlexOlmoForCausalLM": ("flex_olmo", olmo.FlexOlmoConfig),
+    "Starcoder2ForCausalLM": ("starcoder2", starcoder.Starcoder2Config),
+    "GPTBigCodeForCausalLM": ("gpt_bigcode", starcoder.GPTBigCodeConfig),
+    "GPTJForCausalLM": ("gptj", gpt.GPTJConfig),
+    "CodeGenForCausalLM": ("codegen", gpt.CodeGenConfig),
+    "GPTNeoForCausalLM": ("gpt_neo", gpt.GPTNeoConfig),
+    "FalconForCausalLM": ("falcon", slopes.FalconConfig),
+    "BloomForCausalLM": ("bloom", slopes.BloomConfig),
+    "MptForCausalLM": ("mpt", slopes.MptConfig),
+    "BaichuanForCausalLM": ("baichuan", slopes.BaichuanConfig),
+    "DeepseekV2ForCausalLM": ("deepseek_v2", deepseek.DeepseekV2Config),
+    "DeepseekV3ForCausalLM": ("deepseek_v3", deepseek.DeepseekV3Config),
+    "DeepseekV32ForCausalLM": ("deepseek_v32", deepseek.DeepseekV32Config),
+    "Glm4MoeLiteForCausalLM": ("glm4_moe_lite", deepseek.Glm4MoeLiteConfig),
+    "GlmMoeDsaForCausalLM": ("glm_moe_dsa", deepseek.GlmMoeDsaConfig),
+    "MiniCPM3ForCausalLM": ("minicpm3", deepseek.MiniCPM3Config),
+    "YoutuForCausalLM": ("youtu", deepseek.YoutuConfig),
 }
 AS_LLAMA = ("exaone", "internlm3")  # types for which transformers writes Llama's class
 _ENCODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
-    "Bert": ("bert", BertConfig),
-    "Roberta": ("roberta", RobertaConfig),
-    "XLMRoberta": ("xlm-roberta", RobertaConfig),
-    "Camembert": ("camembert", RobertaConfig),
-    "MPNet": ("mpnet", MPNetConfig),
-    "DistilBert": ("distilbert", DistilBertConfig),
-    "ModernBert": ("modernbert", ModernBertConfig),
-    "Albert": ("albert", AlbertConfig),
-    "Electra": ("electra", ElectraConfig),
-    "Ernie": ("ernie", ErnieConfig),
-    "NomicBert": ("nomic_bert", NomicBertConfig),
-    "JinaEmbeddingsV3": ("jina_embeddings_v3", JinaEmbeddingsV3Config),
-    "Gte": ("gte", GteConfig),
-    "DebertaV2": ("deberta-v2", DebertaV2Config),
+    "Bert": ("bert", encoder.BertConfig),
+    "Roberta": ("roberta", encoder.RobertaConfig),
+    "XLMRoberta": ("xlm-roberta", encoder.RobertaConfig),
+    "Camembert": ("camembert", encoder.RobertaConfig),
+    "MPNet": ("mpnet", encoder.MPNetConfig),
+    "DistilBert": ("distilbert", encoder.DistilBertConfig),
+    "ModernBert": ("modernbert", modernbert.ModernBertConfig),
+    "Albert": ("albert", encoder.AlbertConfig),
+    "Electra": ("electra", encoder.ElectraConfig),
+    "Ernie": ("ernie", encoder.ErnieConfig),
+    "NomicBert": ("nomic_bert", rotary_encoders.NomicBertConfig),
+    "JinaEmbeddingsV3": ("jina_embeddings_v3", rotary_encoders.JinaEmbeddingsV3Config),
+    "Gte": ("gte", rotary_encoders.GteConfig),
+    "DebertaV2": ("deberta-v2", encoder.DebertaV2Config),
 }
 _ENCODER_DECODERS: dict[str, tuple[str, type[FamilyConfig]]] = {
-    "T5ForConditionalGeneration": ("t5", T5Config),
-    "MT5ForConditionalGeneration": ("mt5", T5Config),
-    "BartForConditionalGeneration": ("bart", BartConfig),
-    "MBartForConditionalGeneration": ("mbart", MBartConfig),
-    "MarianMTModel": ("marian", MarianConfig),
-    "PegasusForConditionalGeneration": ("pegasus", PegasusConfig),
-    "WhisperForConditionalGeneration": ("whisper", WhisperConfig),
+    "T5ForConditionalGeneration": ("t5", t5.T5Config),
+    "MT5ForConditionalGeneration": ("mt5", t5.T5Config),
+    "BartForConditionalGeneration": ("bart", bart.BartConfig),
+    "MBartForConditionalGeneration": ("mbart", bart.MBartConfig),
+    "MarianMTModel": ("marian", bart.MarianConfig),
+    "PegasusForConditionalGeneration": ("pegasus", bart.PegasusConfig),
+    "WhisperForConditionalGeneration": ("whisper", bart.WhisperConfig),
 }
 GENERATORS = {name: family for name, (_, family) in _DECODERS.items()}
 ENCODER_DECODERS = {name: family for name, (_, family) in _ENCODER_DECODERS.items()}
@@ -208,7 +178,7 @@ HEADLESS: dict[str, type[DecoderConfig]] = {
     name.removesuffix("ForCausalLM").removesuffix("LMHeadModel") + ending: family
     for name, family in GENERATORS.items()
     for ending in ("Model", "ForSequenceClassification")
-} | dict.fromkeys(("Gemma3TextModel", "Gemma3TextForSequenceClassification"), Gemma3TextConfig)
+} | dict.fromkeys(("Gemma3TextModel", "Gemma3TextForSequenceClassification"), gemma.Gemma3TextConfig)
 FAMILIES: dict[str, type[FamilyConfig]] = {
     **GENERATORS,
     **ENCODER_DECODERS,
@@ -235,7 +205,7 @@ def model_spec_of(config: Values) -> ModelSpec:
         if config.get(key) and not (family.comes_with_code and key == "auto_map"):
             raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
     values = {**{own: config[key] for key, own in own_keys(architecture).items() if key in config}, **config}
-    spec = replace(read_record(values, family).spec(architecture, values), vision=vision)
+    spec = replace(read_record(values, family).spec(architecture, family.with_ropes(values)), vision=vision)
     return without_output_layer(spec) if architecture in HEADLESS else spec
 
 

@@ -11,38 +11,24 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ..config_values import MAX_LAYERS, Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width
-from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec
-from ..names import ROPE_FREQUENCIES, Names
+from ..config_values import MAX_LAYERS, Layers, Positions, Values, Width
+from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, RopeSpec
+from ..names import Names
 from ..rope import read_rope
 from .decoder import DecoderConfig
 from .exaone import Exaone4Config
-from .experts import ExpertCount, checked_groups, expert_layers
+from .experts import ExpertCount, checked_groups, expert_layers, names_of
 from .like_llama import Ernie45Config
+from .mistral import MIXTRAL_WORDS
 
 Count = Annotated[int, Meta(ge=0, le=4096)]
 LayerCount = Annotated[int, Meta(ge=0, le=MAX_LAYERS)]
 Factor = Annotated[float, Meta(ge=0.0, le=1e6)]
 
 
-def names_of(layers: int, further: int, words: dict[str, str]) -> Names:
-    """Return names of a model whose layers after the last predict further tokens, and are not computed."""
-    skipped = tuple(f"model.layers.{i}." for i in range(layers, layers + max(1, further)))
-    return replace(
-        Names.of({"shared_expert": "shared_experts"} | words, "model.", (ROPE_FREQUENCIES,)), skipped=skipped
-    )
-
-
 class Glm4MoeConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of Glm4MoeConfig: half of each head is rotated, and heads may be normed."""
 
-    vocab_size: Vocab = 151_552
-    intermediate_size: Width = 10_944
-    num_hidden_layers: Layers = 46
-    num_attention_heads: Heads = 96
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 131_072
-    rms_norm_eps: Epsilon = 1e-5
     moe_intermediate_size: Width = 1408
     num_experts_per_tok: ExpertCount = 8
     n_shared_experts: Count | None = 1
@@ -89,29 +75,13 @@ class Glm4MoeConfig(DecoderConfig, kw_only=True):
 class SolarOpenConfig(Glm4MoeConfig, kw_only=True):
     """Keys and defaults of SolarOpenConfig: experts on all layers, and whole heads are rotated."""
 
-    vocab_size: Vocab = 196_608
-    num_hidden_layers: Layers = 48
-    num_attention_heads: Heads = 64
-    head_dim: HeadDim | None = 128
-    moe_intermediate_size: Width = 1280
-    first_k_dense_replace: LayerCount = 0
-
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(self.partial_rope({"rope_theta": 1_000_000.0, **values}, 1.0))
+        return self.on_all(self.partial_rope(values, 1.0))
 
 
 class Dots1Config(Glm4MoeConfig, kw_only=True):
     """Keys and defaults of Dots1Config: heads are normed, and layers may slide."""
 
-    vocab_size: Vocab = 152_064
-    hidden_size: Width = 4608
-    num_hidden_layers: Layers = 62
-    num_attention_heads: Heads = 32
-    num_key_value_heads: Heads | None = 32
-    max_position_embeddings: Positions = 2048
-    rms_norm_eps: Epsilon = 1e-6
-    first_k_dense_replace: LayerCount = 0
-    norm_topk_prob: bool = False
     sliding_window: Positions | None = 4096
     max_window_layers: LayerCount = 62
     layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
@@ -144,8 +114,7 @@ class ExaoneMoeConfig(Exaone4Config, kw_only=True):
     n_group: ExpertCount | None = 1
     topk_group: ExpertCount | None = 1
 
-    def placement(self) -> NormPlacement:
-        return "before"
+    norm_placement = "before"
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         size, shared = self.moe_intermediate_size, self.num_shared_experts
@@ -174,19 +143,14 @@ class ExaoneMoeConfig(Exaone4Config, kw_only=True):
 class MiniMaxM2Config(DecoderConfig, kw_only=True):
     """Keys and defaults of MiniMaxM2Config: norms over all heads together, experts on all layers."""
 
-    vocab_size: Vocab = 200_064
-    hidden_size: Width = 3072
-    intermediate_size: Width = 1536
-    num_hidden_layers: Layers = 62
-    num_attention_heads: Heads = 48
-    num_key_value_heads: Heads | None = 8
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 196_608
     num_experts_per_tok: ExpertCount = 8
     num_local_experts: ExpertCount = 256
     rotary_dim: Positions | None = None  # of a head, in files of its own code
 
     comes_with_code = True
+    own_names = Names.of(
+        {**MIXTRAL_WORDS, "mlp.gate.e_score_correction_bias": "block_sparse_moe.e_score_correction_bias"}, "model."
+    )
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), qk_norm="all_heads")
@@ -194,7 +158,7 @@ class MiniMaxM2Config(DecoderConfig, kw_only=True):
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
         size = self.head_size()
         share = 1.0 if self.rotary_dim is None else min(1.0, (self.rotary_dim + 0.5) / size)
-        rope = self.partial_rope({"rope_theta": 5_000_000.0, **values}, share)
+        rope = self.partial_rope(values, share)
         return self.on_all(rope)
 
     def feed_forwards(self) -> Sequence[FeedForward]:
@@ -208,21 +172,10 @@ class MiniMaxM2Config(DecoderConfig, kw_only=True):
         )
         return expert_layers(experts, self.on_all(True), network)
 
-    def names(self) -> Names:
-        words = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
-        bias = {"mlp.gate.e_score_correction_bias": "block_sparse_moe.e_score_correction_bias"}
-        return Names.of(words | bias, "model.")
-
 
 class Ernie45MoeConfig(Ernie45Config, kw_only=True):
     """Keys and defaults of Ernie4_5_MoeConfig."""
 
-    hidden_size: Width = 2560
-    intermediate_size: Width = 12_288
-    num_hidden_layers: Layers = 28
-    num_attention_heads: Heads = 20
-    num_key_value_heads: Heads | None = 4
-    head_dim: HeadDim | None = None
     moe_intermediate_size: Width = 1536
     moe_k: ExpertCount = 6
     moe_num_experts: ExpertCount = 64

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
 from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
 from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
-from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec, StackKind, StackSpec
+from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, StackKind, StackSpec
 from .family import ACTIVATIONS, ActivationName, FamilyConfig
 
 PADDING_ROWS = 2  # rows of the positions' table before the first token's
@@ -45,12 +45,10 @@ def _names(stack: str, shared: str, is_normed_before: bool) -> Names:
 class BartConfig(FamilyConfig, kw_only=True):
     """Keys and defaults of BartConfig: learned positions, and norms after each branch."""
 
-    vocab_size: Vocab = 50_265
     hidden_size: Width = field(default=1024, name="d_model")
     intermediate_size: Width = field(default=4096, name="encoder_ffn_dim")
     num_hidden_layers: Layers = field(default=12, name="encoder_layers")
     num_attention_heads: Heads = field(default=16, name="encoder_attention_heads")
-    max_position_embeddings: Positions = 1024
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
     decoder_ffn_dim: Width = 4096
     decoder_layers: Layers = 12
@@ -59,6 +57,9 @@ class BartConfig(FamilyConfig, kw_only=True):
     scale_embedding: bool = False
     tie_word_embeddings: Literal[True] = True
     share_encoder_decoder_embeddings: Literal[True] = True
+
+    norm_placement: ClassVar[NormPlacement] = "stream"
+    norm_kind = "layer"
 
     def __post_init__(self) -> None:
         self.rms_norm_eps = 1e-5  # the default of PyTorch: the family's code reads no key
@@ -118,12 +119,6 @@ class BartConfig(FamilyConfig, kw_only=True):
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.activation_function], is_gated=False, has_bias=True)
 
-    def placement(self) -> NormPlacement:
-        return "stream"
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
-
     def head(self) -> HeadSpec:
         return HeadSpec(is_tied=True, has_bias=True)
 
@@ -131,14 +126,12 @@ class BartConfig(FamilyConfig, kw_only=True):
 class MBartConfig(BartConfig, kw_only=True):
     """mBART: norms before each branch, and one after the last layer."""
 
-    def placement(self) -> NormPlacement:
-        return "before"
+    norm_placement = "before"
 
 
 class MarianConfig(BartConfig, kw_only=True):
     """Marian: positions by sines, which files hold as a table, and no norm of the embedding."""
 
-    vocab_size: Vocab = 58_101
     decoder_vocab_size: Vocab | None = None
 
     def embedding(self) -> EmbeddingSpec:
@@ -154,24 +147,13 @@ class MarianConfig(BartConfig, kw_only=True):
 class PegasusConfig(MarianConfig, kw_only=True):
     """Pegasus: as Marian, with norms before each branch."""
 
-    vocab_size: Vocab = 50_265
-
-    def placement(self) -> NormPlacement:
-        return "before"
+    norm_placement = "before"
 
 
 class WhisperConfig(MBartConfig, kw_only=True):
     """Whisper: two convolutions over frames of sound begin the encoder; keys have no bias."""
 
-    vocab_size: Vocab = 51_865
-    hidden_size: Width = field(default=384, name="d_model")
-    intermediate_size: Width = field(default=1536, name="encoder_ffn_dim")
-    num_hidden_layers: Layers = field(default=4, name="encoder_layers")
-    num_attention_heads: Heads = field(default=6, name="encoder_attention_heads")
     max_position_embeddings: Positions = field(default=448, name="max_target_positions")
-    decoder_ffn_dim: Width = 1536
-    decoder_layers: Layers = 4
-    decoder_attention_heads: Heads = 6
     num_mel_bins: Annotated[int, Meta(ge=1, le=1 << 12)] = 80
     max_source_positions: Annotated[int, Meta(ge=1, le=1 << 16)] = 1500
 

@@ -1,18 +1,18 @@
-"""GPT-2, OPT, GPT-NeoX (Pythia), Phi 1 to 2: layer norms, biases everywhere, feed-forward networks without a gate."""
+"""GPT-2, OPT, GPT-NeoX, Persimmon, Phi 1 to 2: layer norms, biases everywhere, networks without a gate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import ROPE_FREQUENCIES, Names
 from ..rope import Theta, rope_object, rope_of
-from ..spec import EmbeddingSpec, HeadSpec, NormSpec
+from ..spec import EmbeddingSpec, NormKind
 from .decoder import DecoderConfig
 from .family import ACTIVATIONS, ActivationName
 
@@ -76,8 +76,19 @@ NEOX = Names(
 )
 
 
+_PHI_HEADS = {f"self_attn.{name}_norm": f"self_attn.{name}_layernorm" for name in "qk"}
+_PERSIMMON = {
+    **_PHI_HEADS,
+    **dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), "self_attn.query_key_value"),
+    "self_attn.o_proj": "self_attn.dense",
+    "up_proj": "dense_h_to_4h",
+    "down_proj": "dense_4h_to_h",
+    "model.norm": "model.final_layernorm",
+}
+PERSIMMON = replace(Names.of(_PERSIMMON, "model."), take_turns=True)
 PHI = Names.of(
     {
+        **_PHI_HEADS,
         "self_attn.o_proj": "self_attn.dense",
         "up_proj": "fc1",
         "down_proj": "fc2",
@@ -91,6 +102,15 @@ class ClassicConfig(DecoderConfig, kw_only=True):
     """Layer norms, networks without a gate and all biases."""
 
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
+    hidden_act: ActivationName = "gelu"  # type: ignore[assignment]
+
+    norm_kind: ClassVar[NormKind] = "layer"
+
+    def ropes(self, _: Values) -> Sequence[RopeSpec | None]:
+        return self.on_all(None)
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_qkv_bias=True, has_o_bias=True)
@@ -111,28 +131,30 @@ class ClassicConfig(DecoderConfig, kw_only=True):
             )
         return super().head_size()
 
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
 
+class GPT2Keys(ClassicConfig, kw_only=True):
+    """GPT-2's names of keys."""
 
-class GPT2Config(ClassicConfig, kw_only=True):
-    """Keys and defaults of GPT2Config."""
-
-    vocab_size: Vocab = 50_257
     hidden_size: Width = field(default=768, name="n_embd")
     intermediate_size: Width = field(default=0, name="n_inner")  # 0: four times the hidden size
     num_hidden_layers: Layers = field(default=12, name="n_layer")
     num_attention_heads: Heads = field(default=12, name="n_head")
     max_position_embeddings: Positions = field(default=1024, name="n_positions")
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    tie_word_embeddings: bool = True
-    activation_function: ActivationName = "gelu_new"
+    hidden_act: ActivationName = field(default="gelu_new", name="activation_function")
+
+    def __post_init__(self) -> None:
+        self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
+
+
+class GPT2Config(GPT2Keys, kw_only=True):
+    """Keys and defaults of GPT2Config."""
+
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
     add_cross_attention: bool = False
 
-    def __post_init__(self) -> None:
-        self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
+    own_names = GPT2
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if not self.scale_attn_weights:
@@ -143,34 +165,22 @@ class GPT2Config(ClassicConfig, kw_only=True):
             raise refuse("add_cross_attention", True, "attention to another text is not supported")
         return super().attention(rope, window)
 
-    def ropes(self, _: Values) -> Sequence[RopeSpec | None]:
-        return self.on_all(None)
-
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, ACTIVATIONS[self.activation_function], is_gated=False, has_bias=True)
-
     def embedding(self) -> EmbeddingSpec:
         return EmbeddingSpec(self.vocab_size, self.hidden_size, num_positions=self.max_position_embeddings)
-
-    def names(self) -> Names:
-        return GPT2
 
 
 class OPTConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of OPTConfig."""
 
-    vocab_size: Vocab = 50_272
-    hidden_size: Width = 768
     intermediate_size: Width = field(default=3072, name="ffn_dim")
-    num_hidden_layers: Layers = 12
-    num_attention_heads: Heads = 12
-    tie_word_embeddings: bool = True
-    activation_function: ActivationName = "relu"
+    hidden_act: ActivationName = field(default="relu", name="activation_function")
     word_embed_proj_dim: Width | None = None
     do_layer_norm_before: bool = True
     remove_final_layer_norm: bool = field(default=False, name="_remove_final_layer_norm")
     enable_bias: bool = True
     layer_norm_elementwise_affine: bool = True
+
+    own_names: ClassVar[Names] = OPT_NORMS_BEFORE
 
     def __post_init__(self) -> None:
         self.rms_norm_eps = 1e-5  # the default of PyTorch: the family's code reads no key
@@ -183,12 +193,8 @@ class OPTConfig(ClassicConfig, kw_only=True):
         attention = super().attention(rope, window)
         return replace(attention, has_qkv_bias=self.enable_bias, has_o_bias=self.enable_bias)
 
-    def ropes(self, _: Values) -> Sequence[RopeSpec | None]:
-        return self.on_all(None)
-
     def network(self, size: int) -> NetworkSpec:
-        activation = ACTIVATIONS[self.activation_function]
-        return NetworkSpec(size, activation, is_gated=False, has_bias=self.enable_bias)
+        return replace(super().network(size), has_bias=self.enable_bias)
 
     def embedding(self) -> EmbeddingSpec:
         size = self.word_embed_proj_dim or self.hidden_size
@@ -201,22 +207,17 @@ class OPTConfig(ClassicConfig, kw_only=True):
         return "before" if self.do_layer_norm_before else "stream"
 
     def names(self) -> Names:
-        return OPT_NORMS_BEFORE if self.do_layer_norm_before else OPT_NORMS_AFTER
+        return self.own_names if self.do_layer_norm_before else OPT_NORMS_AFTER
 
 
 class GPTNeoXConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of GPTNeoXConfig."""
 
-    vocab_size: Vocab = 50_432
-    hidden_size: Width = 6144
-    intermediate_size: Width = 24_576
-    num_hidden_layers: Layers = 44
-    num_attention_heads: Heads = 64
-    attention_bias: bool = True
-    hidden_act: ActivationName = "gelu"  # type: ignore[assignment]
     use_parallel_residual: bool = True
     rotary_pct: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
     rotary_emb_base: Theta = 10_000.0
+
+    own_names = NEOX
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         attention = super().attention(rope, window)
@@ -228,43 +229,29 @@ class GPTNeoXConfig(ClassicConfig, kw_only=True):
         length = self.max_position_embeddings
         return self.on_all(rope_of(outer, rope, path, length, self.rotary_emb_base, may_be_partial=True))
 
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)
-
     def placement(self) -> NormPlacement:
         return "parallel_each" if self.use_parallel_residual else "before"
-
-    def names(self) -> Names:
-        return NEOX
 
 
 class PhiConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of PhiConfig: one norm for both branches, and a bias of the output layer, too."""
 
-    vocab_size: Vocab = 51_200
-    hidden_size: Width = 2048
-    intermediate_size: Width = 8192
-    num_hidden_layers: Layers = 24
-    num_attention_heads: Heads = 32
-    hidden_act: ActivationName = "gelu_new"  # type: ignore[assignment]
     qk_layernorm: bool = False
 
+    norm_placement: ClassVar[NormPlacement] = "parallel"
+    own_names = PHI
+    head_has_bias = True
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        if self.qk_layernorm:
-            raise refuse("qk_layernorm", True, "norms of heads with biases are not supported")
-        return super().attention(rope, window)
+        return replace(super().attention(rope, window), qk_norm="head_layer" if self.qk_layernorm else "none")
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         return self.on_all(self.partial_rope(values, 0.5))
 
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)
 
-    def placement(self) -> NormPlacement:
-        return "parallel"
+class PersimmonConfig(PhiConfig, kw_only=True):
+    """Keys and defaults of PersimmonConfig: Phi's options in GPT-NeoX's layers, without a bias of the output layer."""
 
-    def head(self) -> HeadSpec:
-        return HeadSpec(self.tie_word_embeddings, has_bias=True)
-
-    def names(self) -> Names:
-        return PHI
+    norm_placement = "before"
+    own_names = PERSIMMON
+    head_has_bias = False

@@ -8,42 +8,30 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width
-from ..layer import AttentionSpec, NormPlacement, RopeSpec
-from ..rope import DEFAULT_THETA, read_rope
-from ..spec import HeadSpec, NormSpec
+from ..config_values import Epsilon, Layers, Positions, Values
+from ..layer import AttentionSpec, RopeSpec
+from ..rope import read_rope
+from ..spec import HeadSpec
 from .decoder import DecoderConfig
 from .family import LayerType
-
-COHERE_THETA = 500_000.0
 
 
 class CohereConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of CohereConfig."""
 
-    vocab_size: Vocab = 256_000
-    hidden_size: Width = 8192
-    intermediate_size: Width = 22_528
-    num_hidden_layers: Layers = 40
-    num_attention_heads: Heads = 64
-    max_position_embeddings: Positions = 8192
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
-    tie_word_embeddings: bool = True
     logit_scale: Annotated[float, Meta(gt=0.0, le=1e3)] = 0.0625
     use_qk_norm: bool = False
+
+    norm_placement = "parallel"
+    norm_kind = "layer_no_bias"
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("mlp_bias")
         return replace(super().attention(rope, window), qk_norm="each_head" if self.use_qk_norm else "none")
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        return self.on_all(replace(read_rope(values, self.max_position_embeddings, COHERE_THETA), is_interleaved=True))
-
-    def placement(self) -> NormPlacement:
-        return "parallel"
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer_no_bias", self.rms_norm_eps)
+        return self.on_all(replace(read_rope(values, self.max_position_embeddings), is_interleaved=True))
 
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings, scale=self.logit_scale)
@@ -63,7 +51,7 @@ class Cohere2Config(CohereConfig, kw_only=True):
         return self.sliding_windows(self.sliding_window, self._types())
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        rope = replace(read_rope(values, self.max_position_embeddings, DEFAULT_THETA), is_interleaved=True)
+        rope = replace(read_rope(values, self.max_position_embeddings), is_interleaved=True)
         return [rope if name == "sliding_attention" else None for name in self._types()]
 
     def _types(self) -> list[LayerType]:

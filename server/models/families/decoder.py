@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
-from ..config_values import (
-    Epsilon,
-    HeadDim,
-    Heads,
-    Layers,
-    Positions,
-    Values,
-    Vocab,
-    Width,
-    refuse,
-)
+from ..config_values import HeadDim, Heads, Values, Width, refuse
 from ..layer import AttentionSpec, NetworkSpec, RopeSpec
 from ..rope import DEFAULT_THETA, read_rope, rope_object, rope_of
 from ..spec import HeadSpec
@@ -26,19 +16,15 @@ from .family import FamilyConfig, LayerType
 class DecoderConfig(FamilyConfig, kw_only=True):
     """Llama's keys and defaults."""
 
-    vocab_size: Vocab = 32_000
-    hidden_size: Width = 4096
     intermediate_size: Width = 11_008
-    num_hidden_layers: Layers = 32
-    num_attention_heads: Heads = 32
     num_key_value_heads: Heads | None = None  # null: as many as query heads
     head_dim: HeadDim | None = None  # None: hidden_size / num_attention_heads
-    max_position_embeddings: Positions = 2048
-    rms_norm_eps: Epsilon = 1e-6
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
     hidden_act: Literal["silu"] = "silu"
+
+    head_has_bias: ClassVar[bool] = False
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         attention = super().attention(rope, window)
@@ -57,7 +43,7 @@ class DecoderConfig(FamilyConfig, kw_only=True):
         return NetworkSpec(size, has_bias=self.mlp_bias)
 
     def head(self) -> HeadSpec | None:
-        return HeadSpec(self.tie_word_embeddings)
+        return HeadSpec(self.tie_word_embeddings, self.head_has_bias)
 
     def kv_heads(self) -> int:
         heads, kv_heads = self.num_attention_heads, self.num_key_value_heads or self.num_attention_heads

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from ..config_values import MAX_LAYERS, Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import MAX_LAYERS, Positions, Values, Width, refuse
 from ..layer import (
     PLAIN_CHOICE,
     AttentionSpec,
@@ -21,11 +21,11 @@ from ..layer import (
     RopeSpec,
     Routing,
 )
-from ..names import ROPE_FREQUENCIES, Names
+from ..names import Names
 from ..rope import rope_object
 from ..spec import EmbeddingSpec, HeadSpec, ModelSpec
 from .decoder import DecoderConfig
-from .experts import ExpertCount, checked_groups, expert_layers
+from .experts import ExpertCount, checked_groups, expert_layers, names_of
 
 Count = Annotated[int, Meta(ge=0, le=4096)]
 Factor = Annotated[float, Meta(ge=0.0, le=1e6)]
@@ -90,34 +90,13 @@ def _scaled(mixer: AttentionSpec, by: float) -> AttentionSpec:
 class YoutuConfig(LatentConfig, kw_only=True):
     """Keys and defaults of YoutuConfig: a network of its own on every layer."""
 
-    vocab_size: Vocab = 128_256
-    hidden_size: Width = 2048
-    intermediate_size: Width = 6144
-    num_attention_heads: Heads = 16
-    max_position_embeddings: Positions = 131_072
-    tie_word_embeddings: bool = True
-
 
 class MiniCPM3Config(LatentConfig, kw_only=True):
     """Keys and defaults of MiniCPM3Config: multipliers of embeddings, branches and logits."""
 
-    vocab_size: Vocab = 73_448
-    hidden_size: Width = 2560
-    intermediate_size: Width = 6400
-    num_hidden_layers: Layers = 62
-    num_attention_heads: Heads = 40
-    max_position_embeddings: Positions = 32_768
-    rms_norm_eps: Epsilon = 1e-5
-    tie_word_embeddings: bool = True
-    kv_lora_rank: Width = 256
-    q_lora_rank: Width | None = 768
-    qk_nope_head_dim: Width = 64
-    qk_rope_head_dim: Width = 32
-    v_head_dim: Width | None = None
     scale_emb: Multiplier = 12.0
     scale_depth: Multiplier | None = 1.4
     dim_model_base: Width | None = 256
-    rope_interleave: bool = False
 
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         scale = 1.0 if self.scale_depth is None else self.scale_depth / math.sqrt(self.num_hidden_layers)
@@ -153,11 +132,7 @@ class LatentExpertsConfig(LatentConfig, kw_only=True):
         return replace(super().spec(architecture, values), num_nextn_layers=self.num_nextn_predict_layers)
 
     def names(self) -> Names:
-        """Return names; layers after the last predict further tokens, and are not computed."""
-        last = self.num_hidden_layers
-        further = tuple(f"model.layers.{i}." for i in range(last, last + max(1, self.num_nextn_predict_layers)))
-        shared = Names.of({"shared_expert": "shared_experts"}, "model.", (ROPE_FREQUENCIES, *_INDEXER))
-        return replace(shared, skipped=further)
+        return names_of(self.num_hidden_layers, self.num_nextn_predict_layers, {}, _INDEXER)
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         experts = ExpertsSpec(
@@ -194,19 +169,8 @@ class LatentExpertsConfig(LatentConfig, kw_only=True):
 class DeepseekV2Config(LatentExpertsConfig, kw_only=True):
     """Keys and defaults of DeepseekV2Config: the softmax of all experts weighs the chosen ones."""
 
-    vocab_size: Vocab = 102_400
-    hidden_size: Width = 4096
-    intermediate_size: Width = 11_008
-    first_k_dense_replace: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] = 0
-    n_routed_experts: ExpertCount = 64
-    n_shared_experts: Count | None = 2
-    moe_intermediate_size: Width = 1407
-    n_group: ExpertCount | None = None
-    topk_group: ExpertCount | None = None
     topk_method: Literal["greedy", "group_limited_greedy"] = "greedy"
     scoring_func: Literal["softmax"] = "softmax"
-    routed_scaling_factor: Factor = 1.0
-    norm_topk_prob: bool = False
 
     def routing(self) -> Routing:
         if self.norm_topk_prob:
@@ -220,38 +184,12 @@ class DeepseekV2Config(LatentExpertsConfig, kw_only=True):
 class DeepseekV3Config(LatentExpertsConfig, kw_only=True):
     """Keys and defaults of DeepseekV3Config: sigmoids, and a bias that balances the choice of experts."""
 
-    vocab_size: Vocab = 129_280
-    hidden_size: Width = 7168
-    intermediate_size: Width = 18_432
-    num_hidden_layers: Layers = 61
-    num_attention_heads: Heads = 128
-    max_position_embeddings: Positions = 4096
-    n_group: ExpertCount | None = 8
-    topk_group: ExpertCount | None = 4
     topk_method: Literal["noaux_tc"] = "noaux_tc"
     scoring_func: Literal["sigmoid"] = "sigmoid"
 
 
 class Glm4MoeLiteConfig(DeepseekV3Config, kw_only=True):
     """Keys and defaults of Glm4MoeLiteConfig."""
-
-    vocab_size: Vocab = 154_880
-    hidden_size: Width = 2048
-    intermediate_size: Width = 10_240
-    moe_intermediate_size: Width = 1536
-    num_hidden_layers: Layers = 47
-    num_attention_heads: Heads = 20
-    n_routed_experts: ExpertCount = 64
-    num_experts_per_tok: ExpertCount = 4
-    first_k_dense_replace: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] = 1
-    q_lora_rank: Width | None = 768
-    qk_nope_head_dim: Width = 192
-    v_head_dim: Width | None = 256
-    n_group: ExpertCount | None = 1
-    topk_group: ExpertCount | None = 1
-    routed_scaling_factor: Factor = 1.8
-    max_position_embeddings: Positions = 202_752
-    rms_norm_eps: Epsilon = 1e-5
 
 
 class DeepseekV32Config(DeepseekV3Config, kw_only=True):
@@ -261,7 +199,6 @@ class DeepseekV32Config(DeepseekV3Config, kw_only=True):
     longer ones are not served.
     """
 
-    max_position_embeddings: Positions = 163_840
     index_topk: Positions = 2048
 
     def spec(self, architecture: str, values: Values) -> ModelSpec:
@@ -271,16 +208,3 @@ class DeepseekV32Config(DeepseekV3Config, kw_only=True):
 
 class GlmMoeDsaConfig(DeepseekV32Config, kw_only=True):
     """Keys and defaults of GlmMoeDsaConfig."""
-
-    vocab_size: Vocab = 154_880
-    hidden_size: Width = 6144
-    intermediate_size: Width = 12_288
-    num_hidden_layers: Layers = 78
-    num_attention_heads: Heads = 64
-    q_lora_rank: Width | None = 2048
-    qk_nope_head_dim: Width = 192
-    v_head_dim: Width | None = 256
-    n_group: ExpertCount | None = 1
-    topk_group: ExpertCount | None = 1
-    max_position_embeddings: Positions = 202_752
-    rms_norm_eps: Epsilon = 1e-5

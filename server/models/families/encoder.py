@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Epsilon, Heads, Layers, Values, Width, refuse
 from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..spec import EmbeddingSpec, NormSpec
@@ -38,12 +38,6 @@ LEFTOVERS = ("embeddings.position_ids",)
 class EncoderConfig(FamilyConfig, kw_only=True):
     """Keys of every encoder, under BERT's names."""
 
-    vocab_size: Vocab = 30_522
-    hidden_size: Width = 768
-    num_hidden_layers: Layers = 12
-    num_attention_heads: Heads = 12
-    intermediate_size: Width = 3072
-    max_position_embeddings: Positions = 512
     hidden_act: ActivationName = "gelu"
     rms_norm_eps: Epsilon = msgspec.field(default=1e-12, name="layer_norm_eps")
 
@@ -126,9 +120,6 @@ class ErnieConfig(BertConfig, kw_only=True):
 class ElectraConfig(BertConfig, kw_only=True):
     """ELECTRA: BERT without a pooler, and embeddings that may be narrower than the stream."""
 
-    hidden_size: Width = 256
-    num_attention_heads: Heads = 4
-    intermediate_size: Width = 1024
     embedding_size: Width = 128
 
     prefix = "electra."
@@ -142,11 +133,6 @@ class ElectraConfig(BertConfig, kw_only=True):
 class AlbertConfig(BertConfig, kw_only=True):
     """ALBERT: layers of a group have one set of weights; embeddings are narrower than the stream."""
 
-    vocab_size: Vocab = 30_000
-    hidden_size: Width = 4096
-    num_attention_heads: Heads = 64
-    intermediate_size: Width = 16_384
-    hidden_act: ActivationName = "gelu_new"
     embedding_size: Width = 128
     num_hidden_groups: Layers = 1
     inner_group_num: Literal[1] = 1
@@ -176,7 +162,6 @@ class AlbertConfig(BertConfig, kw_only=True):
 class RobertaConfig(BertConfig, kw_only=True):
     """RoBERTa, XLM-R, CamemBERT: positions begin after those of padding; classes with a head have no pooler."""
 
-    vocab_size: Vocab = 50_265
     pad_token_id: Annotated[int, Meta(ge=0, le=64)] = 1
 
     prefix = "roberta."
@@ -193,7 +178,6 @@ class RobertaConfig(BertConfig, kw_only=True):
 class MPNetConfig(RobertaConfig, kw_only=True):
     """MPNet: no token types, and a bias of scores by distance, the same in all layers."""
 
-    vocab_size: Vocab = 30_527
     relative_attention_num_buckets: Annotated[int, Meta(ge=4, le=4096, multiple_of=4)] = 32
 
     prefix = "mpnet."
@@ -216,13 +200,6 @@ class MPNetConfig(RobertaConfig, kw_only=True):
 class DebertaV2Config(BertConfig, kw_only=True):
     """DeBERTa v2 and v3: vectors by distance, one for each of twice `position_buckets`, which queries and keys read."""
 
-    vocab_size: Vocab = 128_100
-    hidden_size: Width = 1536
-    num_hidden_layers: Layers = 24
-    num_attention_heads: Heads = 24
-    intermediate_size: Width = 6144
-    rms_norm_eps: Epsilon = msgspec.field(default=1e-7, name="layer_norm_eps")
-    type_vocab_size: Count = 0
     relative_attention: Literal[True]
     share_att_key: Literal[True]
     norm_rel_ebd: Literal["layer_norm"]

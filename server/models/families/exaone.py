@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import MAX_LAYERS, Epsilon, Heads, Layers, Positions, Values, Vocab, Width
+from ..config_values import MAX_LAYERS, Epsilon, Layers, Positions, Values
 from ..layer import AttentionSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..rope import read_rope
@@ -31,38 +31,27 @@ EXAONE = Names.of(
     "transformer.",
     (".attention.rotary.inv_freq", ".rotary_emb.inv_freq"),
 )
-EXAONE_THETA = 500_000.0
 
 
 class ExaoneConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of ExaoneConfig."""
 
-    vocab_size: Vocab = 102_400
-    intermediate_size: Width = 14_336
     num_hidden_layers: Layers = field(default=32, name="num_layers")
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 4096
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
     hidden_act: Literal["silu"] = field(default="silu", name="activation_function")
 
     comes_with_code = True
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(read_rope(values, self.max_position_embeddings, EXAONE_THETA))
-
-    def names(self) -> Names:
-        return EXAONE
+    own_names = EXAONE
 
 
 class Exaone4Config(DecoderConfig, kw_only=True):
     """Keys and defaults of Exaone4Config. Without a window all layers are rotated."""
 
-    vocab_size: Vocab = 102_400
-    intermediate_size: Width = 16_384
-    rms_norm_eps: Epsilon = 1e-5
     sliding_window: Positions | None = 4096
     sliding_window_pattern: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] | str | None = 4  # "LLLG": a letter for each
     layer_types: list[LayerType] | None = None
+
+    norm_placement: ClassVar[NormPlacement] = "after"
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("attention_bias", "mlp_bias")
@@ -74,9 +63,6 @@ class Exaone4Config(DecoderConfig, kw_only=True):
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         rope, slides = read_rope(values, self.max_position_embeddings), self.sliding_window is not None
         return [None if slides and name == "full_attention" else rope for name in self._types()]
-
-    def placement(self) -> NormPlacement:
-        return "after"
 
     def _types(self) -> list[LayerType]:
         if self.layer_types is not None:

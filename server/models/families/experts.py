@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from msgspec import Meta
 
 from ..config_values import MAX_LAYERS, refuse
 from ..layer import ChoiceSpec, ExpertsSpec, FeedForward, NetworkSpec
+from ..names import ROPE_FREQUENCIES, Names
 
 ExpertCount = Annotated[int, Meta(ge=1, le=4096)]
 LayerIndex = Annotated[int, Meta(ge=0, le=MAX_LAYERS)]
@@ -39,3 +41,9 @@ def checked_groups(choice: ChoiceSpec, experts: int, per_token: int) -> ChoiceSp
 def sparse_layers(layers: int, step: int, mlp_only: Sequence[int]) -> list[bool]:
     """Return whether each of `layers` chooses: each `step`th does, except those in `mlp_only`."""
     return [(i + 1) % step == 0 and i not in mlp_only for i in range(layers)]
+
+
+def names_of(layers: int, further: int, words: Mapping[str, str], leftovers: tuple[str, ...] = ()) -> Names:
+    """Return names of a model whose layers after the last predict further tokens, and are not computed."""
+    names = Names.of({"shared_expert": "shared_experts", **words}, "model.", (ROPE_FREQUENCIES, *leftovers))
+    return replace(names, skipped=tuple(f"model.layers.{i}." for i in range(layers, layers + max(1, further))))

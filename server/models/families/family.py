@@ -11,39 +11,22 @@ from typing import ClassVar, Literal, TypeVar
 
 import msgspec
 
-from ..config_values import (
-    MIN_HEAD_DIM,
-    Epsilon,
-    Heads,
-    Layers,
-    Positions,
-    Values,
-    Vocab,
-    Width,
-    refuse,
-)
-from ..layer import (
-    Activation,
-    AttentionSpec,
-    FeedForward,
-    LayerSpec,
-    NetworkSpec,
-    NormPlacement,
-    RopeSpec,
-)
+from ..config_values import MIN_HEAD_DIM, Epsilon, Heads, Layers, Positions, Values, Vocab, Width, defaults_of, refuse
+from ..layer import Activation, AttentionSpec, FeedForward, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import LLAMA, Names
-from ..rope import check_ropes
-from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec, StackKind, StackSpec
+from ..rope import check_ropes, rope_object
+from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormKind, NormSpec, StackKind, StackSpec
 
 T = TypeVar("T")
 LayerType = Literal["full_attention", "sliding_attention"]
-ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish"]
+ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "relu2", "silu", "swish"]
 ACTIVATIONS: dict[ActivationName, Activation] = {  # names of the formulas, by which files choose one
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
     "silu": "silu",
     "swish": "silu",
 }
@@ -61,7 +44,19 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
     rms_norm_eps: Epsilon
 
     kind: ClassVar[StackKind] = "decoder"
+    own_names: ClassVar[Names] = LLAMA  # of the checkpoint's tensors
+    norm_placement: ClassVar[NormPlacement] = "before"
+    norm_kind: ClassVar[NormKind] = "rms"
+    norm_offset: ClassVar[float] = 0.0  # added to the weights of norms
     comes_with_code: ClassVar[bool] = False  # files name code by `auto_map`; transformers' own class is the model
+
+    @classmethod
+    def with_ropes(cls, values: Values) -> Values:
+        """Return `values` and the family's rotation, where the file does not say."""
+        stated = {key: value for key, value in defaults_of(cls).items() if key in ("rope_theta", "rope_parameters")}
+        if rope_object(values)[1]:
+            stated.pop("rope_parameters", None)
+        return {**values, **{key: value for key, value in stated.items() if not values.get(key)}}
 
     def spec(self, architecture: str, values: Values) -> ModelSpec:
         """Return the model that `values`, all of the file, describe. Raises ConfigError for contradictory values."""
@@ -105,11 +100,11 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
 
     def placement(self) -> NormPlacement:
         """Return where the norms of a layer are."""
-        return "before"
+        return self.norm_placement
 
     def norm(self) -> NormSpec:
         """Return the kind of norms."""
-        return NormSpec(eps=self.rms_norm_eps)
+        return NormSpec(self.norm_kind, self.rms_norm_eps, self.norm_offset)
 
     def head(self) -> HeadSpec | None:
         """Return the output layer."""
@@ -121,7 +116,7 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
 
     def names(self) -> Names:
         """Return the checkpoint's names of tensors."""
-        return LLAMA
+        return self.own_names
 
     def max_position(self) -> int:
         """Return how many tokens a text may have."""

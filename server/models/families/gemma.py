@@ -1,4 +1,4 @@
-"""Gemma, Gemma 2 and Gemma 3 (text).
+"""Gemma, Gemma 2, VaultGemma and Gemma 3 (text).
 
 Gemma: norms of (1 + w), GeGLU, scaled embeddings. Gemma 2: norms before and after, caps on scores and logits, local
 and global layers in turn. Gemma 3: norms of heads instead of the cap on scores; local layers have a rotary base of
@@ -13,10 +13,11 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from ..config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Layers, Positions, Values, refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..names import Names
 from ..rope import Theta, ropes_by_type
-from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormSpec
+from ..spec import EmbeddingSpec, HeadSpec, ModelSpec
 from .decoder import DecoderConfig
 from .family import LayerType
 
@@ -28,19 +29,11 @@ GEMMA3_THETA = 1_000_000.0  # of global layers
 class GemmaConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of GemmaConfig. Old files say gelu for its tanh form."""
 
-    vocab_size: Vocab = 256_000
-    hidden_size: Width = 3072
-    intermediate_size: Width = 24_576
-    num_hidden_layers: Layers = 28
-    num_attention_heads: Heads = 16
-    num_key_value_heads: Heads | None = 16
-    head_dim: HeadDim | None = 256
-    max_position_embeddings: Positions = 8192
-    tie_word_embeddings: bool = True
     hidden_act: Literal["gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"  # type: ignore[assignment]
     use_bidirectional_attention: bool | Literal["vision"] | None = False  # vision: the tokens of a picture alone
 
     may_see_both_sides: ClassVar[bool] = False
+    norm_offset = 1.0
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if self.use_bidirectional_attention is True and not self.may_see_both_sides:
@@ -50,9 +43,6 @@ class GemmaConfig(DecoderConfig, kw_only=True):
     def network(self, size: int) -> NetworkSpec:
         return replace(super().network(size), activation="gelu_tanh")
 
-    def norm(self) -> NormSpec:
-        return NormSpec(eps=self.rms_norm_eps, offset=1.0)
-
     def embedding(self) -> EmbeddingSpec:
         return EmbeddingSpec(self.vocab_size, self.hidden_size, scale=self.hidden_size**0.5)
 
@@ -60,17 +50,14 @@ class GemmaConfig(DecoderConfig, kw_only=True):
 class Gemma2Config(GemmaConfig, kw_only=True):
     """Keys and defaults of Gemma2Config; null caps nothing."""
 
-    hidden_size: Width = 2304
-    intermediate_size: Width = 9216
-    num_hidden_layers: Layers = 26
-    num_attention_heads: Heads = 8
-    num_key_value_heads: Heads | None = 4
     hidden_activation: Literal["gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
     query_pre_attn_scalar: Scalar = 256.0
     sliding_window: Positions | None = 4096
     layer_types: list[LayerType] | None = None
     attn_logit_softcapping: Cap | None = 50.0
     final_logit_softcapping: Cap | None = 30.0
+
+    norm_placement: ClassVar[NormPlacement] = "before_and_after"
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         scale, cap = self.query_pre_attn_scalar**-0.5, self.attn_logit_softcapping or 0.0
@@ -83,21 +70,22 @@ class Gemma2Config(GemmaConfig, kw_only=True):
         """Return the type of each layer: local and global in turn, where the file does not say."""
         return self.types_by_period(2) if self.layer_types is None else self.layer_types
 
-    def placement(self) -> NormPlacement:
-        return "before_and_after"
-
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings, cap=self.final_logit_softcapping or 0.0)
+
+
+class VaultGemmaConfig(Gemma2Config, kw_only=True):
+    """Keys and defaults of VaultGemmaConfig: norms before branches alone."""
+
+    norm_placement = "before"
+    own_names = Names.of({"post_attention_layernorm": "pre_feedforward_layernorm"}, "model.")
 
 
 class Gemma3Config(Gemma2Config, kw_only=True):
     """Keys and defaults of Gemma3TextConfig."""
 
-    vocab_size: Vocab = 262_208
-    max_position_embeddings: Positions = 131_072
     sliding_window_pattern: Layers = 6  # period of global layers, where there is no layer_types
     rope_local_base_freq: Theta = 10_000.0
-    final_logit_softcapping: Cap | None = None
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         # The family's code does not read attn_logit_softcapping: scores are not capped.

@@ -1,7 +1,7 @@
 """Gemma 4 (text): global layers have heads of their own, values are normed, and a learned number ends each layer.
 
-The last layers may read keys and values of earlier ones. Experts, where there are some, stand beside a network that all
-tokens take, each with norms of its own.
+The last layers may read keys and values of earlier ones, and each layer may have an input by token (E2B, E4B). Experts,
+where there are some, stand beside a network that all tokens take, each with norms of its own.
 """
 
 from __future__ import annotations
@@ -12,52 +12,55 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ..config_values import MAX_LAYERS, HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec
+from ..config_values import MAX_LAYERS, HeadDim, Heads, Values, Vocab, Width, refuse
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerInputSpec, LayerSpec, NetworkSpec
 from ..names import Names
-from ..rope import ropes_by_type
-from ..spec import NormSpec
 from .experts import ExpertCount, expert_layers
-from .gemma import GEMMA3_THETA, Gemma3Config
+from .family import LayerType
+from .gemma import Gemma3Config
 
 NAMES = Names.of({"mlp.experts": "experts", "mlp.gate": "router.proj", "mlp.router": "router"}, "model.")
-# Configurations that leave rope_parameters out: Gemma4TextConfig.default_rope_parameters.
-LOCAL_ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
-WHOLE_ROPE = {"rope_type": "proportional", "rope_theta": GEMMA3_THETA, "partial_rotary_factor": 0.25}
+SharedLayers = Annotated[int, Meta(ge=0, le=MAX_LAYERS)]
+
+
+def sharing(mixers: Sequence[AttentionSpec], types: Sequence[LayerType], num_shared: int) -> list[AttentionSpec]:
+    """Return mixers of which the last `num_shared` read the keys and values of the last layer before of their type."""
+    own = max(0, len(mixers) - num_shared)
+    last = {kind: i for i, kind in enumerate(types[:own])}
+    if missing := [kind for kind in types[own:] if kind not in last]:
+        raise refuse("num_kv_shared_layers", num_shared, f"no layer before has {missing[0]}")
+    return [mixer if i < own else replace(mixer, kv_source=last[types[i]]) for i, mixer in enumerate(mixers)]
 
 
 class Gemma4Config(Gemma3Config, kw_only=True):
     """Keys and defaults of Gemma4TextConfig."""
 
-    vocab_size: Vocab = 262_144
-    num_hidden_layers: Layers = 30
-    sliding_window: Positions | None = 512
     global_head_dim: HeadDim = 512
     num_global_key_value_heads: Heads | None = None  # null: as many as local layers
     per_layer_config: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - msgspec copies an empty one
     attention_k_eq_v: bool = False
-    num_kv_shared_layers: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] = 0
-    hidden_size_per_layer_input: Annotated[int, Meta(ge=0, le=1 << 16)] = 256
+    num_kv_shared_layers: SharedLayers = 0
+    hidden_size_per_layer_input: Annotated[int, Meta(ge=0, le=1 << 16, multiple_of=16)] = 256  # 0: no inputs
+    vocab_size_per_layer_input: Vocab = 262_144
     use_double_wide_mlp: bool = False
     enable_moe_block: bool = False
     num_experts: ExpertCount | None = None
     top_k_experts: ExpertCount | None = None
     moe_intermediate_size: Width | None = None
 
+    norm_offset = 0.0
+    own_names = NAMES
+
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
-        if self.hidden_size_per_layer_input:
-            raise refuse(
-                "hidden_size_per_layer_input", self.hidden_size_per_layer_input, "not supported, only 0: no embeddings"
-            )
         types, layers = self.types(), super().layers(values)
         found = [layer.mixer for layer in layers if isinstance(layer.mixer, AttentionSpec)]
         mixers = [self._mixer(i, mixer) for i, mixer in enumerate(found)]
-        own = self.num_hidden_layers - self.num_kv_shared_layers
-        for i in range(own, self.num_hidden_layers):
-            if types[i] not in types[:own]:
-                raise refuse("num_kv_shared_layers", self.num_kv_shared_layers, f"no layer before has {types[i]}")
-            mixers[i] = replace(mixers[i], kv_source=own - 1 - types[:own][::-1].index(types[i]))
-        return tuple(replace(layer, mixer=mixer, has_scalar=True) for layer, mixer in zip(layers, mixers, strict=True))
+        mixers = sharing(mixers, types, self.num_kv_shared_layers)
+        given = None
+        if size := self.hidden_size_per_layer_input:
+            given = LayerInputSpec(NetworkSpec(size, "gelu_tanh", is_gated=False), self.vocab_size_per_layer_input)
+        each = zip(layers, mixers, strict=True)
+        return tuple(replace(layer, mixer=mixer, has_scalar=True, input=given) for layer, mixer in each)
 
     def _mixer(self, i: int, mixer: AttentionSpec) -> AttentionSpec:
         """Return the attention of layer `i`. transformers 5 writes what its heads differ in by the layer's index."""
@@ -83,13 +86,6 @@ class Gemma4Config(Gemma3Config, kw_only=True):
             is_value_key=self.attention_k_eq_v and is_whole,
         )
 
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        if not values.get("rope_parameters"):
-            rope = {"sliding_attention": LOCAL_ROPE, "full_attention": WHOLE_ROPE}
-            values = {**values, "rope_parameters": rope}
-        local, whole = ropes_by_type(values, self.max_position_embeddings, 10_000.0, GEMMA3_THETA)
-        return [local if name == "sliding_attention" else whole for name in self.types()]
-
     def feed_forwards(self) -> Sequence[FeedForward]:
         layers, by = self.num_hidden_layers, 2 if self.use_double_wide_mlp else 1
         wide = range(layers - self.num_kv_shared_layers, layers)
@@ -106,9 +102,3 @@ class Gemma4Config(Gemma3Config, kw_only=True):
             has_own_norms=True,
         )
         return expert_layers(experts, self.on_all(True), dense[0])
-
-    def norm(self) -> NormSpec:
-        return NormSpec(eps=self.rms_norm_eps)
-
-    def names(self) -> Names:
-        return NAMES

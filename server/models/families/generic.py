@@ -11,25 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ..config_values import (
-    MAX_POSITIONS,
-    HeadDim,
-    Heads,
-    Layers,
-    Values,
-    Width,
-    refuse,
-)
-from ..layer import (
-    Activation,
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForward,
-    NetworkSpec,
-    NormPlacement,
-    QKNorm,
-    RopeSpec,
-)
+from ..config_values import MAX_POSITIONS, HeadDim, Heads, Layers, Values, Width, refuse
+from ..layer import Activation, AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, NormPlacement, QKNorm, RopeSpec
 from ..spec import EmbeddingSpec, HeadSpec, NormKind, NormSpec
 from .experts import expert_layers
 from .family import FamilyConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width
-from ..layer import AttentionSpec, NormPlacement, RopeSpec
+from ..config_values import Values
+from ..layer import AttentionSpec, RopeSpec
 from ..names import Names
 from .decoder import DecoderConfig
 
@@ -26,14 +26,7 @@ GLM4 = Names.of(
 class GlmConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of GlmConfig; the output projection has no bias."""
 
-    vocab_size: Vocab = 151_552
-    intermediate_size: Width = 13_696
-    num_hidden_layers: Layers = 40
-    num_key_value_heads: Heads | None = 2
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 131_072
-    rms_norm_eps: Epsilon = 1.5625e-07
-    attention_bias: bool = True
+    own_names = GLM
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("mlp_bias")
@@ -42,15 +35,9 @@ class GlmConfig(DecoderConfig, kw_only=True):
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
         return self.on_all(replace(self.partial_rope(values, 0.5), is_interleaved=True))
 
-    def names(self) -> Names:
-        return GLM
-
 
 class Glm4Config(GlmConfig, kw_only=True):
     """Keys and defaults of Glm4Config."""
 
-    def placement(self) -> NormPlacement:
-        return "before_and_after"
-
-    def names(self) -> Names:
-        return GLM4
+    norm_placement = "before_and_after"
+    own_names = GLM4

@@ -1,4 +1,4 @@
-"""GPT-J and GPT-Neo: separate projections without biases, under names of their own."""
+"""GPT-J, CodeGen and GPT-Neo: separate projections without biases, under names of their own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, refuse
+from ..layer import AttentionSpec, RopeSpec
 from ..names import Names
-from ..spec import EmbeddingSpec, HeadSpec
-from .classic import ClassicConfig
-from .family import ACTIVATIONS, ActivationName
+from ..spec import EmbeddingSpec
+from .classic import ClassicConfig, GPT2Keys
+from .family import ActivationName
 
 _BLOCKS = {
     "model.embed_tokens": "transformer.wte",
@@ -23,17 +23,11 @@ _BLOCKS = {
     "input_layernorm": "ln_1",
     "post_attention_layernorm": "ln_2",
 }
-GPTJ = Names.of(
-    {
-        **_BLOCKS,
-        "self_attn": "attn",
-        "self_attn.o_proj": "attn.out_proj",
-        "up_proj": "fc_in",
-        "down_proj": "fc_out",
-    },
-    "transformer.",
-    (".attn.bias", ".attn.masked_bias"),
-)
+_GPTJ = {**_BLOCKS, "self_attn": "attn", "self_attn.o_proj": "attn.out_proj", "up_proj": "fc_in", "down_proj": "fc_out"}
+GPTJ = Names.of(_GPTJ, "transformer.", (".attn.bias", ".attn.masked_bias"))
+_CODEGEN = _GPTJ | dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), "attn.qkv_proj")
+# There is a block for each accelerator of its training.
+CODEGEN = replace(Names.of(_CODEGEN, "transformer.", (".attn.causal_mask",)), blocks=4)
 GPT_NEO = Names.of(
     {
         **_BLOCKS,
@@ -47,21 +41,14 @@ GPT_NEO = Names.of(
 )
 
 
-class GPTJConfig(ClassicConfig, kw_only=True):
+class GPTJConfig(GPT2Keys, kw_only=True):
     """Keys and defaults of GPTJConfig: one norm for both branches, side by side; the output layer has a bias."""
 
-    vocab_size: Vocab = 50_400
-    hidden_size: Width = field(default=4096, name="n_embd")
-    intermediate_size: Width = field(default=0, name="n_inner")  # 0: four times the hidden size
-    num_hidden_layers: Layers = field(default=28, name="n_layer")
-    num_attention_heads: Heads = field(default=16, name="n_head")
-    max_position_embeddings: Positions = field(default=2048, name="n_positions")
-    rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
     rotary_dim: Annotated[int, Meta(ge=2, le=1024, multiple_of=2)] | None = 64
-    activation_function: ActivationName = "gelu_new"
 
-    def __post_init__(self) -> None:
-        self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
+    norm_placement = "parallel"
+    own_names = GPTJ
+    head_has_bias = True
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_qkv_bias=False, has_o_bias=False)
@@ -73,32 +60,32 @@ class GPTJConfig(ClassicConfig, kw_only=True):
         share = (self.rotary_dim + 0.5) / size if self.rotary_dim not in (None, size) else 1.0  # rounded down
         return self.on_all(RopeSpec(partial_factor=share, is_interleaved=True))
 
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, ACTIVATIONS[self.activation_function], is_gated=False, has_bias=True)
 
-    def placement(self) -> NormPlacement:
-        return "parallel"
+class CodeGenConfig(GPTJConfig, kw_only=True):
+    """Keys and defaults of CodeGenConfig: GPT-J with one projection of queries, values and keys."""
 
-    def head(self) -> HeadSpec:
-        return HeadSpec(self.tie_word_embeddings, has_bias=True)
+    rotary_dim: Annotated[int, Meta(ge=2, le=1024, multiple_of=2)] = 64
 
-    def names(self) -> Names:
-        return GPTJ
+    own_names = CODEGEN
+
+    def kv_heads(self) -> int:
+        if self.num_attention_heads % CODEGEN.blocks:
+            raise refuse("n_head", self.num_attention_heads, f"not a multiple of {CODEGEN.blocks}")
+        return super().kv_heads()
 
 
 class GPTNeoConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of GPTNeoConfig: learned positions, scores without a scale, windows on some layers."""
 
-    vocab_size: Vocab = 50_257
-    hidden_size: Width = 2048
     intermediate_size: Width = 0  # 0: four times the hidden size
     num_hidden_layers: Layers = field(default=24, name="num_layers")
     num_attention_heads: Heads = field(default=16, name="num_heads")
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    tie_word_embeddings: bool = True
-    activation_function: ActivationName = "gelu_new"
+    hidden_act: ActivationName = field(default="gelu_new", name="activation_function")
     window_size: Positions = 256
     attention_types: tuple[tuple[tuple[Literal["global", "local"], ...], Layers], ...] = ((("global", "local"), 12),)
+
+    own_names = GPT_NEO
 
     def __post_init__(self) -> None:
         self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
@@ -112,14 +99,5 @@ class GPTNeoConfig(ClassicConfig, kw_only=True):
             raise refuse("attention_types", self.attention_types, f"must name {self.num_hidden_layers} layers")
         return [self.window_size * (kind == "local") for kind in types]
 
-    def ropes(self, _: Values) -> Sequence[None]:
-        return self.on_all(None)
-
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, ACTIVATIONS[self.activation_function], is_gated=False, has_bias=True)
-
     def embedding(self) -> EmbeddingSpec:
         return EmbeddingSpec(self.vocab_size, self.hidden_size, num_positions=self.max_position_embeddings)
-
-    def names(self) -> Names:
-        return GPT_NEO

@@ -5,57 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..config_values import (
-    Epsilon,
-    HeadDim,
-    Heads,
-    Layers,
-    Positions,
-    Values,
-    Vocab,
-    Width,
-    refuse,
-)
+from ..config_values import Positions, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
 from ..names import Names
-from ..rope import read_rope
 from .decoder import DecoderConfig
 from .experts import ExpertCount, expert_layers
 from .family import LayerType
 
 NAMES = replace(Names.of({"mlp.gate": "mlp.router"}, "model."), fused="inputs, in turns")
-THETA = 150_000.0
-# Configurations that leave rope_parameters out: GptOssConfig.__post_init__.
-ROPE = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
-}
 SWIGLU = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # the kernel computes these
 
 
 class GptOssConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of GptOssConfig."""
 
-    vocab_size: Vocab = 201_088
-    hidden_size: Width = 2880
-    intermediate_size: Width = 2880
-    num_hidden_layers: Layers = 36
-    num_attention_heads: Heads = 64
-    num_key_value_heads: Heads | None = 8
-    head_dim: HeadDim | None = 64
-    max_position_embeddings: Positions = 131_072
-    rms_norm_eps: Epsilon = 1e-5
-    attention_bias: bool = True
     sliding_window: Positions | None = 128
     layer_types: list[LayerType] | None = None
     num_local_experts: ExpertCount = 128
     num_experts_per_tok: ExpertCount = 4
     swiglu_alpha: float = 1.702
     swiglu_limit: float = 7.0
+
+    own_names = NAMES
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_sinks=True)
@@ -74,11 +45,3 @@ class GptOssConfig(DecoderConfig, kw_only=True):
     def windows(self) -> Sequence[int]:
         types = self.types_by_period(2) if self.layer_types is None else self.layer_types
         return self.sliding_windows(self.sliding_window, types)
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        if values.get("rope_parameters") is None and values.get("rope_scaling") is None:
-            values = {**values, "rope_scaling": ROPE}
-        return self.on_all(read_rope(values, self.max_position_embeddings, THETA))
-
-    def names(self) -> Names:
-        return NAMES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..config_values import Epsilon, Layers, Values, Vocab, Width, refuse
+from ..config_values import Layers, Values, Width, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
 from ..names import Names
 from ..rope import read_rope, rope_object
@@ -19,8 +19,7 @@ MOE_NAMES = Names.of({**dict(DENSE_NAMES.words), "mlp.gate": "mlp.gate.wg", "sha
 class HunYuanDenseConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of HunYuanDenseV1Config."""
 
-    vocab_size: Vocab = 290_943
-    rms_norm_eps: Epsilon = 1e-5
+    own_names = DENSE_NAMES
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("mlp_bias")
@@ -35,9 +34,6 @@ class HunYuanDenseConfig(DecoderConfig, kw_only=True):
             rope = replace(rope, theta=rope.theta * alpha ** (size / (size - 2)))
         return self.on_all(rope)
 
-    def names(self) -> Names:
-        return DENSE_NAMES
-
 
 class HunYuanMoeConfig(HunYuanDenseConfig, kw_only=True):
     """Keys and defaults of HunYuanMoEV1Config; counts are one for all layers, or a list that says the same of each."""
@@ -47,14 +43,13 @@ class HunYuanMoeConfig(HunYuanDenseConfig, kw_only=True):
     moe_intermediate_size: Width | list[Width] | None = None
     num_shared_expert: Layers | list[Layers] = 1
 
+    own_names = MOE_NAMES
+
     def feed_forwards(self) -> Sequence[FeedForward]:
         network = self.network(self._one("moe_intermediate_size") or self.intermediate_size)
         shared = self.network(self.intermediate_size * self._one("num_shared_expert"))
         experts = ExpertsSpec(self._one("num_experts"), self._one("moe_topk"), network, shared=shared)
         return expert_layers(experts, self.on_all(True), network)
-
-    def names(self) -> Names:
-        return MOE_NAMES
 
     def _one(self, key: str) -> int:
         """Return the value of all layers, 0 where there is none."""

@@ -8,15 +8,13 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width
+from ..config_values import Epsilon, Values, Width
 from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, RopeSpec
 from ..names import Names
-from ..rope import read_rope
 from ..state_layer import ShortConvSpec, StateMixer
 from .experts import ExpertCount, expert_layers
 from .hybrid import HybridConfig, Taps, one_module
 
-THETA = 1e6
 _KINDS = {"full_attention": True, "attention": True, "conv": False}
 _NAMES = Names.of(
     {
@@ -41,13 +39,7 @@ Multiple = Annotated[int, Meta(ge=1, le=1 << 20)]
 class Lfm2Config(HybridConfig, kw_only=True):
     """Keys and defaults of Lfm2Config."""
 
-    vocab_size: Vocab = 65_536
-    hidden_size: Width = 2560
-    intermediate_size: Width = 12_288
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 128_000
     rms_norm_eps: Epsilon = field(default=1e-5, name="norm_eps")
-    tie_word_embeddings: bool = True
     tie_embedding: bool | None = None  # older name of tie_word_embeddings, which wins
     block_ff_dim: Width | None = None  # older name of intermediate_size, which wins
     conv_bias: bool = False
@@ -57,6 +49,8 @@ class Lfm2Config(HybridConfig, kw_only=True):
     block_auto_adjust_ff_dim: bool = True
     full_attn_idxs: tuple[int, ...] | None = None
     layer_types: tuple[str, ...] | None = None
+
+    own_names = _NAMES
 
     def __post_init__(self) -> None:
         if self.tie_embedding is not None:
@@ -76,9 +70,6 @@ class Lfm2Config(HybridConfig, kw_only=True):
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), qk_norm="head")
 
-    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        return self.on_all(read_rope(values, self.max_position_embeddings, THETA))
-
     def feed_forwards(self) -> Sequence[FeedForward]:
         return self.on_all(self.network(self._adjusted()))
 
@@ -92,16 +83,10 @@ class Lfm2Config(HybridConfig, kw_only=True):
         size = int(self.block_ffn_dim_multiplier * size)
         return -(-size // self.block_multiple_of) * self.block_multiple_of
 
-    def names(self) -> Names:
-        return _NAMES
-
 
 class Lfm2MoeConfig(Lfm2Config, kw_only=True):
     """Keys and defaults of Lfm2MoeConfig: the first layers have one network, the others experts."""
 
-    hidden_size: Width = 2048
-    intermediate_size: Width = 7168
-    block_auto_adjust_ff_dim: bool = False
     moe_intermediate_size: Width = 1792
     num_dense_layers: Annotated[int, Meta(ge=0, le=4096)] = 2
     num_experts: ExpertCount = 32
@@ -109,7 +94,6 @@ class Lfm2MoeConfig(Lfm2Config, kw_only=True):
     use_expert_bias: bool = True
     routed_scaling_factor: Annotated[float, Meta(gt=0.0, le=1e3)] = 1.0
     norm_topk_prob: bool = True
-    num_hidden_layers: Layers = 32
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         experts = ExpertsSpec(

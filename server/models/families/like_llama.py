@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Epsilon, Positions, Values, Width, refuse
 from ..layer import AttentionSpec, LayerSpec, NetworkSpec, RopeSpec
 from ..names import Names
 from ..rope import read_rope
@@ -35,27 +35,11 @@ INTERNLM2 = replace(
     take_turns=True,
 )
 OLMO_EPSILON = 1e-5  # OlmoLayerNorm of transformers reads no key
-HELIUM_THETA, ERNIE_THETA, CWM_THETA = 100_000.0, 500_000.0, 1_000_000.0
-CWM_ROPE = {  # configurations that leave rope_parameters out: CwmConfig.__post_init__
-    "rope_type": "llama3",
-    "factor": 16.0,
-    "high_freq_factor": 4.0,
-    "low_freq_factor": 1.0,
-    "original_max_position_embeddings": 8192,
-}
 
 
 class SeedOssConfig(DecoderConfig, kw_only=True):
     """SeedOssConfig: biases of q, k and v, and another key for the one behind attention."""
 
-    vocab_size: Vocab = 155_136
-    intermediate_size: Width = 27_648
-    num_hidden_layers: Layers = 64
-    num_attention_heads: Heads = 80
-    num_key_value_heads: Heads | None = 8
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 524_288
-    attention_bias: bool = True
     attention_out_bias: bool = False
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
@@ -65,25 +49,15 @@ class SeedOssConfig(DecoderConfig, kw_only=True):
 class InternLM2Config(DecoderConfig, kw_only=True):
     """Keys that come with InternLM 2 and 2.5: q, k and v of each KV head in turn in one matrix."""
 
-    vocab_size: Vocab = 103_168
     attention_bias: bool = field(default=True, name="bias")
 
     comes_with_code = True
-
-    def names(self) -> Names:
-        return INTERNLM2
+    own_names = INTERNLM2
 
 
 class InternLM3Config(DecoderConfig, kw_only=True):
     """InternLM3Config: one key for biases of q, k and v, one for all others."""
 
-    vocab_size: Vocab = 128_512
-    intermediate_size: Width = 10_240
-    num_hidden_layers: Layers = 48
-    num_key_value_heads: Heads | None = 2
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 32_768
-    rms_norm_eps: Epsilon = 1e-5
     attention_bias: bool = field(default=False, name="qkv_bias")
     mlp_bias: bool = field(default=False, name="bias")
 
@@ -96,8 +70,6 @@ class InternLM3Config(DecoderConfig, kw_only=True):
 class MiniCPMConfig(DecoderConfig, kw_only=True):
     """Keys that come with MiniCPM 1, 2 and 4: multipliers of embeddings, branches and logits."""
 
-    vocab_size: Vocab = 32_000
-    tie_word_embeddings: bool = True
     scale_emb: Annotated[float, Meta(gt=0.0, le=1e6)] = 1.0
     scale_depth: Annotated[float, Meta(gt=0.0, le=1e6)] = 1.0
     dim_model_base: Width = 1
@@ -124,15 +96,6 @@ class MiniCPMConfig(DecoderConfig, kw_only=True):
 class CwmConfig(DecoderConfig, kw_only=True):
     """CwmConfig: each fourth layer, from the first on, attends to everything."""
 
-    vocab_size: Vocab = 128_256
-    hidden_size: Width = 6144
-    intermediate_size: Width = 21_504
-    num_hidden_layers: Layers = 64
-    num_attention_heads: Heads = 48
-    num_key_value_heads: Heads | None = 8
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 131_072
-    rms_norm_eps: Epsilon = 1e-5
     sliding_window: Positions | None = 8192
     layer_types: list[LayerType] | None = None
 
@@ -145,19 +108,10 @@ class CwmConfig(DecoderConfig, kw_only=True):
         types = self.layer_types or ["sliding_attention" if i % 4 else "full_attention" for i in layers]
         return self.sliding_windows(self.sliding_window, types)
 
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        if values.get("rope_parameters") is None and values.get("rope_scaling") is None:
-            values = {**values, "rope_scaling": CWM_ROPE}
-        return self.on_all(read_rope(values, self.max_position_embeddings, CWM_THETA))
-
 
 class ArceeConfig(DecoderConfig, kw_only=True):
     """ArceeConfig: a network without a gate, whose activation is a square."""
 
-    hidden_size: Width = 2560
-    intermediate_size: Width = 18_432
-    max_position_embeddings: Positions = 4096
-    rms_norm_eps: Epsilon = 1e-5
     hidden_act: Literal["relu2"] = "relu2"  # type: ignore[assignment]
 
     def network(self, size: int) -> NetworkSpec:
@@ -167,26 +121,14 @@ class ArceeConfig(DecoderConfig, kw_only=True):
 class Jais2Config(ArceeConfig, kw_only=True):
     """Jais2Config: layer norms and all biases."""
 
-    vocab_size: Vocab = 150_272
-    hidden_size: Width = 3328
-    intermediate_size: Width = 26_624
-    num_attention_heads: Heads = 26
-    max_position_embeddings: Positions = 8192
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
-    attention_bias: bool = True
-    mlp_bias: bool = True
 
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
+    norm_kind = "layer"
 
 
 class NemotronConfig(ArceeConfig, kw_only=True):
     """NemotronConfig: layer norms of (1 + w), half of each head rotated."""
 
-    vocab_size: Vocab = 256_000
-    hidden_size: Width = 6144
-    intermediate_size: Width = 24_576
-    num_attention_heads: Heads = 48
     rms_norm_eps: Epsilon = field(default=1e-5, name="norm_eps")
 
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
@@ -199,14 +141,12 @@ class NemotronConfig(ArceeConfig, kw_only=True):
 class StableLmConfig(DecoderConfig, kw_only=True):
     """StableLmConfig: layer norms, a quarter of each head rotated, branches one by one or side by side."""
 
-    vocab_size: Vocab = 50_304
-    hidden_size: Width = 2560
-    intermediate_size: Width = 6912
-    max_position_embeddings: Positions = 4096
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
     use_qkv_bias: bool = False
     qk_layernorm: bool = False
     use_parallel_residual: bool = False
+
+    norm_kind = "layer"
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("mlp_bias")
@@ -221,47 +161,21 @@ class StableLmConfig(DecoderConfig, kw_only=True):
         norms: Literal["parallel", "before"] = "parallel" if self.use_parallel_residual else "before"
         return tuple(replace(layer, norms=norms) for layer in super().layers(values))
 
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
-
 
 class HeliumConfig(DecoderConfig, kw_only=True):
     """HeliumConfig: neighbours are rotated as a pair; no bias behind attention."""
-
-    vocab_size: Vocab = 48_000
-    hidden_size: Width = 2560
-    intermediate_size: Width = 7040
-    num_hidden_layers: Layers = 24
-    num_attention_heads: Heads = 20
-    num_key_value_heads: Heads | None = 20
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 4096
-    rms_norm_eps: Epsilon = 1e-8
-
-    theta = HELIUM_THETA
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_o_bias=False)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(replace(read_rope(values, self.max_position_embeddings, self.theta), is_interleaved=True))
+        return self.on_all(replace(read_rope(values, self.max_position_embeddings), is_interleaved=True))
 
 
 class Ernie45Config(HeliumConfig, kw_only=True):
     """Ernie4_5Config: one key for all biases."""
 
-    vocab_size: Vocab = 103_424
-    hidden_size: Width = 1024
-    intermediate_size: Width = 3072
-    num_hidden_layers: Layers = 18
-    num_attention_heads: Heads = 16
-    num_key_value_heads: Heads | None = 2
-    max_position_embeddings: Positions = 131_072
-    rms_norm_eps: Epsilon = 1e-5
-    tie_word_embeddings: bool = True
     use_bias: bool = False
-
-    theta = ERNIE_THETA
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), has_qkv_bias=self.use_bias, has_o_bias=self.use_bias)
@@ -273,7 +187,6 @@ class Ernie45Config(HeliumConfig, kw_only=True):
 class OlmoConfig(DecoderConfig, kw_only=True):
     """OlmoConfig: layer norms without weights."""
 
-    vocab_size: Vocab = 50_304
     clip_qkv: float | None = None
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:

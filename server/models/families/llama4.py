@@ -10,18 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ..config_values import (
-    MAX_LAYERS,
-    Epsilon,
-    HeadDim,
-    Heads,
-    Layers,
-    Positions,
-    Values,
-    Vocab,
-    Width,
-    refuse,
-)
+from ..config_values import MAX_LAYERS, Layers, Positions, Values, Width, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec, TemperatureSpec
 from ..names import Names
 from ..rope import read_rope
@@ -29,23 +18,14 @@ from .decoder import DecoderConfig
 from .experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
 
 NAMES = replace(Names.of({"mlp": "feed_forward", "mlp.gate": "feed_forward.router"}, "model."), fused="inputs")
-THETA = 500_000.0
 AttentionKind = Literal["full_attention", "chunked_attention"]
 
 
 class Llama4TextConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of Llama4TextConfig."""
 
-    vocab_size: Vocab = 202_048
-    hidden_size: Width = 5120
     intermediate_size: Width = 8192  # of an expert, and of the shared network
     intermediate_size_mlp: Width = 16_384  # of layers without experts
-    num_hidden_layers: Layers = 48
-    num_attention_heads: Heads = 40
-    num_key_value_heads: Heads | None = 8
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 131_072
-    rms_norm_eps: Epsilon = 1e-5
     num_local_experts: ExpertCount = 16
     num_experts_per_tok: ExpertCount = 1
     moe_layers: list[LayerIndex] | None = None
@@ -59,6 +39,8 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
     floor_scale: Positions = 8192
     attn_scale: Annotated[float, Meta(ge=0.0, le=1e3)] = 0.1
 
+    own_names = NAMES
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         sharpens = self.attn_temperature_tuning and rope is None
         return replace(
@@ -70,7 +52,7 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
         )
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        rope = replace(read_rope(values, self.max_position_embeddings, THETA), is_interleaved=True)
+        rope = replace(read_rope(values, self.max_position_embeddings), is_interleaved=True)
         if self.use_qk_norm:  # the norm follows the rotation in the family's code, and cancels this factor
             rope = replace(rope, attention_factor=1.0)
         return [rope if turns else None for turns in self._rotated()]
@@ -101,9 +83,6 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
         if "chunked_attention" in types and size is None:
             raise refuse("attention_chunk_size", size, "layer_types names chunked_attention")
         return [(size or 0) * (name == "chunked_attention") for name in types]
-
-    def names(self) -> Names:
-        return NAMES
 
     def _rotated(self) -> Sequence[int]:
         """Return whether each layer is rotated; an empty list counts as none."""

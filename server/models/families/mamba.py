@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, read_record, refuse
+from ..config_values import Values, Width, read_record, refuse
 from ..layer import LayerSpec, RopeSpec
 from ..names import Names
 from ..rope import DEFAULT_THETA, rope_object, rope_of
@@ -23,6 +23,17 @@ MAMBA_ROWS = one_module([f"mamba.in_{part}" for part in ("z", "x", "b", "c", "dt
 _INFINITY = {"__float__": "Infinity"}  # as transformers writes it: JSON has none
 Multiplier = Annotated[float, Meta(ge=-1e6, le=1e6)]
 LayerAt = Annotated[int, Meta(ge=0, le=4096)]
+
+
+BAMBA = Names.of(
+    {
+        "model.norm": "model.final_layernorm",
+        "post_attention_layernorm": "pre_ff_layernorm",
+        "mlp": "feed_forward",
+        **MAMBA_ROWS,
+    },
+    "model.",
+)
 
 
 class MambaKeys(msgspec.Struct, kw_only=True):
@@ -61,14 +72,11 @@ class MambaKeys(msgspec.Struct, kw_only=True):
 class BambaConfig(HybridConfig, kw_only=True):
     """Keys and defaults of BambaConfig."""
 
-    vocab_size: Vocab = 128_000
-    intermediate_size: Width = 14_336
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 262_144
-    rms_norm_eps: Epsilon = 1e-5
     attn_layer_indices: tuple[LayerAt, ...] | None = None
     layer_types: tuple[str, ...] | None = None
     partial_rotary_factor: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.5
+
+    own_names = BAMBA
 
     def state_mixer(self, values: Values) -> StateMixer:
         return read_record(values, MambaKeys).mixer(self.hidden_size)
@@ -84,20 +92,10 @@ class BambaConfig(HybridConfig, kw_only=True):
         outer = {**values, "partial_rotary_factor": self.partial_rotary_factor}
         return self.on_all(rope_of(outer, rope, path, self.max_position_embeddings, DEFAULT_THETA, may_be_partial=True))
 
-    def names(self) -> Names:
-        words = {"model.norm": "model.final_layernorm", "post_attention_layernorm": "pre_ff_layernorm"}
-        return Names.of({**words, "mlp": "feed_forward", **MAMBA_ROWS}, "model.")
-
 
 class FalconH1Config(HybridConfig, kw_only=True):
     """Keys and defaults of FalconH1Config: attention and Mamba-2 side by side in every layer, with factors."""
 
-    vocab_size: Vocab = 128_000
-    intermediate_size: Width = 14_336
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 8192
-    rms_norm_eps: Epsilon = 1e-5
-    num_hidden_layers: Layers = 32
     mamba_d_ssm: Width | None = 1024
     mamba_norm_before_gate: bool = True
     mamba_rms_norm: bool = False
@@ -134,8 +132,6 @@ class FalconH1Config(HybridConfig, kw_only=True):
         return HeadSpec(self.tie_word_embeddings, scale=self.lm_head_multiplier)
 
     def names(self) -> Names:
-        words = {"model.norm": "model.final_layernorm", "post_attention_layernorm": "pre_ff_layernorm"}
-        names = Names.of({**words, "mlp": "feed_forward", **MAMBA_ROWS}, "model.")
         gate, down = self.mlp_multipliers or (1.0, 1.0)
         parts = zip(["z", "x", "b", "c", "dt"], self.ssm_multipliers or (1.0,) * 5, strict=True)
         factors = {
@@ -148,4 +144,4 @@ class FalconH1Config(HybridConfig, kw_only=True):
             "mamba.out_proj": self.ssm_out_multiplier,
             **{f"mamba.in_{part}": self.ssm_in_multiplier * factor for part, factor in parts},
         }
-        return replace(names, factors=tuple(factors.items()))
+        return replace(BAMBA, factors=tuple(factors.items()))

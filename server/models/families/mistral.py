@@ -12,52 +12,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ..config_values import (
-    Epsilon,
-    HeadDim,
-    Heads,
-    Layers,
-    Positions,
-    Values,
-    Vocab,
-    Width,
-    read_record,
-)
-from ..layer import (
-    AttentionSpec,
-    ExpertsSpec,
-    FeedForward,
-    LayerSpec,
-    RopeSpec,
-    TemperatureSpec,
-)
+from ..config_values import Positions, Values, read_record
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec, TemperatureSpec
 from ..names import Names
-from ..rope import read_rope, rope_object, rope_of
+from ..rope import rope_object
 from .decoder import DecoderConfig
 from .experts import ExpertCount, expert_layers
 from .family import LayerType
 
-# Configurations that leave rope_parameters out: Ministral3Config.__post_init__.
-MINISTRAL3_ROPE = {
-    "rope_type": "yarn",
-    "rope_theta": 1_000_000.0,
-    "factor": 16.0,
-    "original_max_position_embeddings": 16_384,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-    "llama_4_scaling_beta": 0.1,
-}
-MINISTRAL3_THETA = 10_000.0
-MIXTRAL_THETA = 1_000_000.0
-MIXTRAL_NAMES = Names.of({"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}, "model.")
+MIXTRAL_WORDS = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 
 class MistralConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of MistralConfig; there are no biases."""
 
-    intermediate_size: Width = 14_336
-    num_key_value_heads: Heads | None = 8
-    max_position_embeddings: Positions = 131_072
     sliding_window: Positions | None = 4096
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
@@ -90,15 +58,8 @@ class _Scaling(msgspec.Struct):
 class Ministral3Config(MistralConfig, kw_only=True):
     """Keys and defaults of Ministral3Config. Queries grow with the position beyond the trained context."""
 
-    vocab_size: Vocab = 131_072
-    num_hidden_layers: Layers = 34
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 262_144
-    rms_norm_eps: Epsilon = 1e-5
-    sliding_window: Positions | None = None
-
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
-        path, rope = self._rope_object(values)
+        path, rope = rope_object(values)
         beta = read_record(rope, _Scaling, path).llama_4_scaling_beta
         layers = super().layers(values)
         rotation = layers[0].attention.rope
@@ -106,30 +67,16 @@ class Ministral3Config(MistralConfig, kw_only=True):
         temperature = TemperatureSpec(beta, floor, shift=0)
         return tuple(replace(layer, mixer=replace(layer.attention, temperature=temperature)) for layer in layers)
 
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        path, rope = self._rope_object(values)
-        return self.on_all(rope_of(values, rope, path, self.max_position_embeddings, MINISTRAL3_THETA))
-
-    def _rope_object(self, values: Values) -> tuple[str, Values]:
-        path, rope = rope_object(values)
-        return (path, rope) if rope else ("rope_parameters.", MINISTRAL3_ROPE)
-
 
 class MixtralConfig(MistralConfig, kw_only=True):
     """Keys and defaults of MixtralConfig."""
 
-    rms_norm_eps: Epsilon = 1e-5
-    sliding_window: Positions | None = None
     num_local_experts: ExpertCount = 8
     num_experts_per_tok: ExpertCount = 2
+
+    own_names = Names.of(MIXTRAL_WORDS, "model.")
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         network = self.network(self.intermediate_size)
         experts = ExpertsSpec(self.num_local_experts, self.num_experts_per_tok, network)
         return expert_layers(experts, self.on_all(True), network)
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(read_rope(values, self.max_position_embeddings, MIXTRAL_THETA))
-
-    def names(self) -> Names:
-        return MIXTRAL_NAMES

@@ -13,7 +13,7 @@ from typing import ClassVar
 import msgspec
 
 from ...typed_json import shown
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Epsilon, Layers, Positions, Values, refuse
 from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..rope import Theta, rope_object
 from ..spec import EmbeddingSpec, NormSpec
@@ -24,11 +24,6 @@ from .family import ACTIVATIONS, ActivationName, LayerType
 class ModernBertConfig(EncoderConfig, kw_only=True):
     """Keys and defaults of ModernBertConfig."""
 
-    vocab_size: Vocab = 50_368
-    num_hidden_layers: Layers = 22
-    num_attention_heads: Heads = 12
-    intermediate_size: Width = 1152
-    max_position_embeddings: Positions = 8192
     hidden_act: ActivationName = msgspec.field(default="gelu", name="hidden_activation")
     rms_norm_eps: Epsilon = msgspec.field(default=1e-5, name="norm_eps")
     local_attention: Positions = 128

@@ -1,4 +1,4 @@
-"""Nemotron-H: layers of one branch each, Mamba-2, attention without rotations, or a feed-forward network."""
+"""Nemotron-H: layers of one branch: Mamba-2, attention without rotations, a network, or experts (Nemotron 3)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from ..layer import LayerSpec, NetworkSpec
+from ..config_values import Epsilon, Layers, Values, Width, refuse
+from ..layer import ChoiceSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
 from ..names import Names
 from ..state_layer import Mamba2Spec, StateMixer
+from .experts import ExpertCount, checked_groups, expert_layers
 from .hybrid import HybridConfig, StateDim, StateHeads, Taps, one_module
 from .mamba import MAMBA_ROWS
 
-Kind = Literal["mamba", "attention", "mlp"]
+Kind = Literal["mamba", "attention", "mlp", "moe"]
 _KINDS: dict[str, Kind] = {
     "M": "mamba",
     "*": "attention",
     "-": "mlp",
+    "E": "moe",
     "mamba": "mamba",
     "linear_attention": "mamba",
     "attention": "attention",
     "full_attention": "attention",
     "mlp": "mlp",
+    "moe": "moe",
 }
 _WORDS = {
     "model.embed_tokens": "backbone.embeddings",
@@ -33,6 +36,7 @@ _WORDS = {
     **one_module(("input_layernorm", "post_attention_layernorm"), "norm"),
     **dict.fromkeys(("self_attn", "mlp", "mamba"), "mixer"),
     **dict.fromkeys(MAMBA_ROWS, "mixer.in_proj"),
+    "mlp.shared_expert": "mixer.shared_experts",
 }
 _NAMES = Names.of(_WORDS, "backbone.")
 
@@ -40,12 +44,7 @@ _NAMES = Names.of(_WORDS, "backbone.")
 class NemotronHConfig(HybridConfig, kw_only=True):
     """Keys and defaults of NemotronHConfig."""
 
-    vocab_size: Vocab = 131_072
-    intermediate_size: Width = 21_504
     num_hidden_layers: Layers = 4  # as many as the pattern has; a number in the file is not read
-    num_key_value_heads: Heads | None = 8
-    head_dim: HeadDim | None = 128
-    max_position_embeddings: Positions = 4096
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
     mlp_hidden_act: Literal["relu2"] = "relu2"
     mamba_hidden_act: Literal["silu"] = "silu"
@@ -59,13 +58,24 @@ class NemotronHConfig(HybridConfig, kw_only=True):
     time_step_min: Annotated[float, Meta(ge=0.0, le=1e3)] = 0.001
     use_conv_bias: bool = True
     use_bias: bool = False
+    n_routed_experts: ExpertCount = 8
+    num_experts_per_tok: ExpertCount = 2
+    moe_intermediate_size: Width = 7688
+    moe_shared_expert_intermediate_size: Width = 7688
+    moe_latent_size: Width | None = None
+    routed_scaling_factor: Annotated[float, Meta(gt=0.0, le=1e6)] = 1.0
+    n_group: ExpertCount = 1
+    topk_group: ExpertCount = 1
+    norm_topk_prob: bool = True
+
+    own_names = _NAMES
 
     def __post_init__(self) -> None:
         self.num_hidden_layers = len(self._kinds())
 
     def _kinds(self) -> Sequence[Kind]:
         """Return the branch of each layer."""
-        pattern = self.layers_block_type or self.hybrid_override_pattern or ("mamba", "attention", "mlp")
+        pattern = self.layers_block_type or self.hybrid_override_pattern or ("mamba", "moe", "attention", "mlp")
         if unknown := [each for each in pattern if each not in _KINDS]:
             key = "layers_block_type" if self.layers_block_type else "hybrid_override_pattern"
             raise refuse(key, unknown[0], f"supported are {', '.join(_KINDS)}")
@@ -84,14 +94,31 @@ class NemotronHConfig(HybridConfig, kw_only=True):
     def layers(self, values: Values) -> tuple[LayerSpec, ...]:
         layers = zip(super().layers(values), self._kinds(), strict=True)
         return tuple(
-            replace(layer, mixer=None) if kind == "mlp" else replace(layer, feed_forward=None) for layer, kind in layers
+            replace(layer, mixer=None) if kind in ("mlp", "moe") else replace(layer, feed_forward=None)
+            for layer, kind in layers
         )
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        chooses, dense = [kind == "moe" for kind in self._kinds()], self.network(self.intermediate_size)
+        if not any(chooses):
+            return self.on_all(dense)
+        if self.moe_latent_size is not None:
+            raise refuse("moe_latent_size", self.moe_latent_size, "experts of another width are not supported")
+        experts = ExpertsSpec(
+            self.n_routed_experts,
+            self.num_experts_per_tok,
+            self.network(self.moe_intermediate_size),
+            shared=self.network(self.moe_shared_expert_intermediate_size),
+            routing="sigmoid_of_chosen" if self.norm_topk_prob else "sigmoid",
+            choice=checked_groups(
+                ChoiceSpec(True, self.n_group, self.topk_group, 2), self.n_routed_experts, self.num_experts_per_tok
+            ),
+            scaling=self.routed_scaling_factor,
+        )
+        return expert_layers(experts, chooses, dense)
 
     def ropes(self, _: Values) -> Sequence[None]:
         return self.on_all(None)
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, "relu2", is_gated=False, has_bias=self.mlp_bias)
-
-    def names(self) -> Names:
-        return _NAMES

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NormPlacement, RopeSpec, Routing
-from ..rope import read_rope, ropes_by_type
+from ..config_values import Positions, Values, refuse
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec, Routing
+from ..rope import ropes_by_type
 from .decoder import DecoderConfig
 from .experts import ExpertCount, expert_layers
 from .family import LayerType
@@ -18,14 +18,10 @@ OLMO3_THETA = 500_000.0
 class Olmo2Config(DecoderConfig, kw_only=True):
     """Keys and defaults of Olmo2Config: norms behind attention and feed-forward alone."""
 
-    vocab_size: Vocab = 50_304
-    rms_norm_eps: Epsilon = 1e-5
+    norm_placement = "after"
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), qk_norm="all_heads")
-
-    def placement(self) -> NormPlacement:
-        return "after"
 
 
 class Olmo3Config(Olmo2Config, kw_only=True):
@@ -49,15 +45,9 @@ class Olmo3Config(Olmo2Config, kw_only=True):
 class FlexOlmoConfig(Olmo2Config, kw_only=True):
     """Keys and defaults of FlexOlmoConfig: OLMo 2 with experts on every layer."""
 
-    vocab_size: Vocab = 100_352
-    max_position_embeddings: Positions = 4096
-    rms_norm_eps: Epsilon = 1e-6
     num_experts: ExpertCount = 7
     num_experts_per_tok: ExpertCount = 5
     norm_topk_prob: bool = False
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(read_rope(values, self.max_position_embeddings, OLMO3_THETA))
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         network, divides = self.network(self.intermediate_size), self.norm_topk_prob
@@ -69,13 +59,6 @@ class FlexOlmoConfig(Olmo2Config, kw_only=True):
 class OlmoeConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of OlmoeConfig: experts on every layer."""
 
-    vocab_size: Vocab = 50_304
-    hidden_size: Width = 2048
-    intermediate_size: Width = 2048
-    num_hidden_layers: Layers = 16
-    num_attention_heads: Heads = 16
-    max_position_embeddings: Positions = 4096
-    rms_norm_eps: Epsilon = 1e-5
     clip_qkv: float | None = None
     num_experts: ExpertCount = 64
     num_experts_per_tok: ExpertCount = 8

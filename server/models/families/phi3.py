@@ -1,14 +1,20 @@
-"""Phi 3, 3.5, 4 and 4-mini: fused projections, LongRoPE, rotation of a part of each head, a sliding window or none."""
+"""Phi 3 to 4-mini and 3.5-MoE: fused projections, LongRoPE, rotation of a part of each head, a sliding window."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from ..config_values import Epsilon, Positions, Values, Vocab, Width
-from ..layer import AttentionSpec, RopeSpec
+from msgspec import Meta
+
+from ..config_values import Positions, Values, refuse
+from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
 from ..names import Names
 from ..rope import DEFAULT_THETA, rope_object, rope_of
+from ..spec import HeadSpec
 from .decoder import DecoderConfig
+from .experts import ExpertCount, expert_layers
+from .mistral import MIXTRAL_WORDS
 
 PHI3 = Names.of(
     {
@@ -23,13 +29,10 @@ LONGROPE = ("su", "yarn", "longrope")  # the names that files of this family hav
 class Phi3Config(DecoderConfig, kw_only=True):
     """Keys and defaults of Phi3Config; there are no biases."""
 
-    vocab_size: Vocab = 32_064
-    hidden_size: Width = 3072
-    intermediate_size: Width = 8192
-    max_position_embeddings: Positions = 4096
     original_max_position_embeddings: Positions = 4096
-    rms_norm_eps: Epsilon = 1e-5
     sliding_window: Positions | None = None
+
+    own_names = PHI3
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("attention_bias", "mlp_bias")
@@ -46,5 +49,39 @@ class Phi3Config(DecoderConfig, kw_only=True):
         length = self.max_position_embeddings
         return self.on_all(rope_of(values, rope, path, length, DEFAULT_THETA, may_be_partial=True))
 
-    def names(self) -> Names:
-        return PHI3
+
+class PhimoeConfig(Phi3Config, kw_only=True):
+    """Keys and defaults of PhimoeConfig: layer norms, and experts weighted by the softmax among near ones."""
+
+    num_local_experts: ExpertCount = 16
+    num_experts_per_tok: ExpertCount = 2
+    router_jitter_noise: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.01
+    lm_head_bias: bool = False
+
+    norm_kind = "layer"
+    own_names = Names.of(MIXTRAL_WORDS, "model.")
+
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return DecoderConfig.attention(self, rope, window)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec]:
+        path, rope = rope_object(values)
+        short, long = (rope.get(f"{name}_mscale") for name in ("short", "long"))
+        if short != long:
+            raise refuse(f"{path}long_mscale", long, f"must be short_mscale, which is {short}")
+        stated = rope if short is None else {**rope, "attention_factor": short}
+        return super().ropes({**values, **({path[:-1]: stated} if path else {})})
+
+    def feed_forwards(self) -> Sequence[FeedForward]:
+        network = self.network(self.intermediate_size)
+        experts = ExpertsSpec(
+            self.num_local_experts,
+            self.num_experts_per_tok,
+            network,
+            routing="softmax_of_near",
+            margin=2 * self.router_jitter_noise,
+        )
+        return expert_layers(experts, self.on_all(True), network)
+
+    def head(self) -> HeadSpec:
+        return HeadSpec(self.tie_word_embeddings, self.lm_head_bias)

@@ -8,17 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ..config_values import (
-    MAX_LAYERS,
-    MAX_POSITIONS,
-    HeadDim,
-    Heads,
-    Layers,
-    Positions,
-    Vocab,
-    Width,
-    refuse,
-)
+from ..config_values import MAX_LAYERS, MAX_POSITIONS, Layers, Width, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
 from .decoder import DecoderConfig
 from .experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
@@ -28,10 +18,6 @@ from .family import LayerType
 class QwenConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of all generations."""
 
-    vocab_size: Vocab = 151_936
-    intermediate_size: Width = 22_016
-    num_key_value_heads: Heads | None = 32
-    max_position_embeddings: Positions = 32_768
     use_sliding_window: bool = False
     sliding_window: Annotated[int, Meta(ge=0, le=MAX_POSITIONS)] | None = 4096  # transformers 5 writes 0 for none
     max_window_layers: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] = 28
@@ -60,8 +46,6 @@ class Qwen2Config(QwenConfig, kw_only=True):
 
 class Qwen3Config(QwenConfig, kw_only=True):
     """Qwen 3: query and key heads are normed."""
-
-    head_dim: HeadDim | None = 128
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return replace(super().attention(rope, window), qk_norm="head")
@@ -99,14 +83,6 @@ class QwenMoeConfig(QwenConfig, kw_only=True):
 class Qwen2MoeConfig(QwenMoeConfig, kw_only=True):
     """Qwen 1.5 and 2 with experts: the sigmoid of a projection weights the network that all tokens take."""
 
-    intermediate_size: Width = 5632
-    num_hidden_layers: Layers = 24
-    num_attention_heads: Heads = 16
-    num_key_value_heads: Heads | None = 16
-    hidden_size: Width = 2048
-    num_experts: ExpertCount = 60
-    num_experts_per_tok: ExpertCount = 4
-    moe_intermediate_size: Width = 1408
     shared_expert_intermediate_size: Annotated[int, Meta(ge=1, le=1 << 20)] = 5632
     qkv_bias: bool = True
 
@@ -128,10 +104,6 @@ class Qwen2MoeConfig(QwenMoeConfig, kw_only=True):
 class Qwen3MoeConfig(QwenMoeConfig, kw_only=True):
     """Qwen 3 with experts: query and key heads are normed."""
 
-    intermediate_size: Width = 6144
-    num_hidden_layers: Layers = 24
-    num_key_value_heads: Heads | None = 4
-    hidden_size: Width = 2048
     num_local_experts: ExpertCount | None = None  # another name of num_experts
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ..config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from ..config_values import Layers, Values, Width, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
 from ..names import Names
 from ..rope import DEFAULT_THETA, rope_object, rope_of
@@ -40,12 +40,6 @@ _NEXT_NAMES = Names.of(
 class Qwen3_5Config(HybridConfig, kw_only=True):  # noqa: N801 - the model's name
     """Keys and defaults of Qwen3_5TextConfig."""
 
-    vocab_size: Vocab = 248_320
-    intermediate_size: Width = 12_288
-    num_attention_heads: Heads = 16
-    num_key_value_heads: Heads | None = 4
-    head_dim: HeadDim | None = 256
-    max_position_embeddings: Positions = 32_768
     linear_conv_kernel_dim: Taps = 4
     linear_key_head_dim: StateDim = 128
     linear_value_head_dim: StateDim = 128
@@ -54,6 +48,8 @@ class Qwen3_5Config(HybridConfig, kw_only=True):  # noqa: N801 - the model's nam
     partial_rotary_factor: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
     full_attention_interval: Layers = 4
     layer_types: tuple[str, ...] | None = None
+
+    own_names = _NAMES
 
     def state_mixer(self, _: Values) -> StateMixer:
         keys, values = self.linear_num_key_heads, self.linear_num_value_heads
@@ -77,16 +73,10 @@ class Qwen3_5Config(HybridConfig, kw_only=True):  # noqa: N801 - the model's nam
     def norm(self) -> NormSpec:
         return NormSpec(eps=self.rms_norm_eps, offset=1.0)
 
-    def names(self) -> Names:
-        return _NAMES
-
 
 class Qwen3_5MoeConfig(Qwen3_5Config, kw_only=True):  # noqa: N801 - the model's name
     """Keys and defaults of Qwen3_5MoeTextConfig: every layer has experts, and a network that all tokens take."""
 
-    hidden_size: Width = 2048
-    num_hidden_layers: Layers = 40
-    num_key_value_heads: Heads | None = 2
     num_experts: ExpertCount = 256
     num_experts_per_tok: ExpertCount = 8
     moe_intermediate_size: Width = 512
@@ -116,13 +106,10 @@ class Qwen3_5MoeConfig(Qwen3_5Config, kw_only=True):  # noqa: N801 - the model's
 class Qwen3NextConfig(Qwen3_5MoeConfig, kw_only=True):
     """Keys and defaults of Qwen3NextConfig."""
 
-    vocab_size: Vocab = 151_936
-    intermediate_size: Width = 5632
-    num_hidden_layers: Layers = 48
-    num_experts: ExpertCount = 512
-    num_experts_per_tok: ExpertCount = 10
     decoder_sparse_step: Layers = 1
     mlp_only_layers: tuple[LayerIndex, ...] | None = None
+
+    own_names = _NEXT_NAMES
 
     def state_mixer(self, values: Values) -> StateMixer:
         mixer = super().state_mixer(values)
@@ -134,6 +121,3 @@ class Qwen3NextConfig(Qwen3_5MoeConfig, kw_only=True):
 
     def dense(self) -> NetworkSpec:
         return self.network(self.intermediate_size)
-
-    def names(self) -> Names:
-        return _NEXT_NAMES

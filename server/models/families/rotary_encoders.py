@@ -11,12 +11,12 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width
+from ..config_values import HeadDim, Heads, Layers, Positions, Values, Width
 from ..layer import AttentionSpec, NetworkSpec, RopeSpec
 from ..rope import DEFAULT_THETA, Theta, read_rope
 from ..spec import EmbeddingSpec
-from .encoder import BertConfig, Count
-from .family import ACTIVATIONS, ActivationName
+from .encoder import BertConfig
+from .family import ACTIVATIONS
 
 
 class RotaryBertConfig(BertConfig, kw_only=True):
@@ -34,16 +34,13 @@ class RotaryBertConfig(BertConfig, kw_only=True):
 class NomicBertConfig(RotaryBertConfig, kw_only=True):
     """Nomic BERT: gated networks and no biases. The publisher's files name sizes as GPT-2 does."""
 
-    vocab_size: Vocab = 30_528
     hidden_size: Width = field(default=768, name="n_embd")
     num_hidden_layers: Layers = field(default=12, name="n_layer")
     num_attention_heads: Heads = field(default=12, name="n_head")
     intermediate_size: Width = field(default=3072, name="n_inner")
     max_position_embeddings: Positions = field(default=2048, name="n_positions")
     layer_norm_epsilon: Annotated[float, Meta(ge=1e-12, le=1e-12)] = 1e-12
-    hidden_act: ActivationName = "silu"
     head_dim: HeadDim | None = None
-    rotary_emb_base: Theta = 1000.0
     activation_function: Literal["swiglu"] = "swiglu"
     num_experts: Literal[0] = 0
     rotary_emb_fraction: Annotated[float, Meta(ge=1.0, le=1.0)] = 1.0
@@ -72,16 +69,6 @@ class NomicBertConfig(RotaryBertConfig, kw_only=True):
 class JinaEmbeddingsV3Config(RotaryBertConfig, kw_only=True):
     """Jina Embeddings v3: XLM-R with rotated heads."""
 
-    vocab_size: Vocab = 250_002
-    hidden_size: Width = 1024
-    num_hidden_layers: Layers = 24
-    num_attention_heads: Heads = 16
-    intermediate_size: Width = 4096
-    max_position_embeddings: Positions = 8194
-    rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
-    type_vocab_size: Count = 1
-    rotary_emb_base: Theta = 20_000.0
-
     prefix = "roberta."
     pooled = ("Model",)
     layer_names = "mixer.Wqkv mixer.Wqkv mixer.Wqkv mixer.out_proj norm1 mlp.fc1 mlp.fc2 norm2"
@@ -90,11 +77,6 @@ class JinaEmbeddingsV3Config(RotaryBertConfig, kw_only=True):
 
 class GteConfig(RotaryBertConfig, kw_only=True):
     """GTE: gated networks, whose first matrix has no bias."""
-
-    vocab_size: Vocab = 250_048
-    max_position_embeddings: Positions = 8192
-    type_vocab_size: Count = 1
-    rotary_emb_base: Theta = 160_000.0
 
     prefix = "gte."
     pooled = ("ForSequenceClassification",)

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, read_record, refuse
+from ..config_values import Epsilon, Heads, Layers, Positions, Values, Width, read_record, refuse
 from ..layer import AttentionSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..rope import read_rope
-from ..spec import EmbeddingSpec, NormSpec
+from ..spec import EmbeddingSpec
 from .classic import ClassicConfig
 from .decoder import DecoderConfig
 
@@ -64,16 +64,15 @@ def alibi_slopes(heads: int, largest: float = 8.0, factor: float = 1.0) -> tuple
 class BloomConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of BloomConfig."""
 
-    vocab_size: Vocab = 250_880
-    hidden_size: Width = 64
     intermediate_size: Width = 0  # four times the hidden size
     num_hidden_layers: Layers = field(default=2, name="n_layer")
     num_attention_heads: Heads = field(default=8, name="n_head")
     n_embed: Width | None = None  # the hidden size, in old files
     max_position_embeddings: Positions = field(default=TRAINED_LENGTH, name="seq_length")
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    tie_word_embeddings: bool = True
     apply_residual_connection_post_layernorm: bool = False
+
+    own_names = BLOOM
 
     def __post_init__(self) -> None:
         self.hidden_size = self.n_embed or self.hidden_size
@@ -84,32 +83,18 @@ class BloomConfig(ClassicConfig, kw_only=True):
             raise refuse("apply_residual_connection_post_layernorm", True, "not supported")
         return replace(super().attention(rope, window), slopes=alibi_slopes(self.num_attention_heads))
 
-    def ropes(self, _: Values) -> Sequence[None]:
-        return self.on_all(None)
-
-    def network(self, size: int) -> NetworkSpec:
-        return NetworkSpec(size, "gelu_tanh", is_gated=False, has_bias=True)
-
     def embedding(self) -> EmbeddingSpec:
         return EmbeddingSpec(self.vocab_size, self.hidden_size, has_norm=True)
-
-    def names(self) -> Names:
-        return BLOOM
 
 
 class FalconConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of FalconConfig: a norm for each branch, one for both, or branches one after the other."""
 
-    vocab_size: Vocab = 65_024
-    hidden_size: Width = 4544
     intermediate_size: Width = field(default=0, name="ffn_hidden_size")  # 0: four times the hidden size
-    num_hidden_layers: Layers = 32
-    num_attention_heads: Heads = 71
     num_key_value_heads: Heads | None = field(default=None, name="num_kv_heads")
     n_layer: Layers | None = None  # in old files
     n_head: Heads | None = None
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    tie_word_embeddings: bool = True
     attention_bias: bool = field(default=False, name="bias")
     num_ln_in_parallel_attn: Literal[1, 2] | None = None
     alibi: bool = False
@@ -119,6 +104,7 @@ class FalconConfig(DecoderConfig, kw_only=True):
     activation: Literal["gelu"] = "gelu"
 
     comes_with_code = True
+    norm_kind = "layer"
 
     def __post_init__(self) -> None:
         self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
@@ -148,9 +134,6 @@ class FalconConfig(DecoderConfig, kw_only=True):
             return "before"
         return "parallel_each" if self._has_two_norms() else "parallel"
 
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
-
     def names(self) -> Names:
         words = {**_BLOOM, **FALCON_NORMS} if self._has_two_norms() else _BLOOM
         takes_turns = self.new_decoder_architecture or not self.multi_query
@@ -176,14 +159,12 @@ class _MptAttention(msgspec.Struct):
 class MptConfig(ClassicConfig, kw_only=True):
     """Keys and defaults of MptConfig; there are no biases."""
 
-    vocab_size: Vocab = 50_368
     hidden_size: Width = field(default=2048, name="d_model")
     intermediate_size: Width = 0  # four times the hidden size
     num_hidden_layers: Layers = field(default=24, name="n_layers")
     num_attention_heads: Heads = field(default=16, name="n_heads")
     max_position_embeddings: Positions = field(default=2048, name="max_seq_len")
     rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
-    tie_word_embeddings: bool = True
     expansion_ratio: Literal[4] = 4
     no_bias: Literal[True] = True
     norm_type: Literal["low_precision_layernorm", "layernorm"] = "low_precision_layernorm"
@@ -191,6 +172,8 @@ class MptConfig(ClassicConfig, kw_only=True):
     attn_config: dict[str, Any] = field(default_factory=dict)
 
     comes_with_code = True
+    norm_kind = "layer_no_bias"
+    own_names = MPT
 
     def __post_init__(self) -> None:
         self.intermediate_size = 4 * self.hidden_size
@@ -200,26 +183,17 @@ class MptConfig(ClassicConfig, kw_only=True):
         slopes = alibi_slopes(self.num_attention_heads, keys.alibi_bias_max)
         return replace(attention, scale=keys.softmax_scale, slopes=slopes, has_qkv_bias=False, has_o_bias=False)
 
-    def ropes(self, _: Values) -> Sequence[None]:
-        return self.on_all(None)
-
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, "gelu", is_gated=False)
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer_no_bias", self.rms_norm_eps)
-
-    def names(self) -> Names:
-        return MPT
 
 
 class BaichuanConfig(DecoderConfig, kw_only=True):
     """Keys of Baichuan's files. Those of 13B have slopes and state `model_max_length` in place of positions."""
 
-    vocab_size: Vocab = 64_000
     model_max_length: Positions = 4096
 
     comes_with_code = True
+    own_names = BAICHUAN
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if self.vocab_size == BAICHUAN2_VOCAB:
@@ -232,6 +206,3 @@ class BaichuanConfig(DecoderConfig, kw_only=True):
             self.max_position_embeddings = self.model_max_length
             return self.on_all(None)
         return self.on_all(read_rope(values, self.max_position_embeddings))
-
-    def names(self) -> Names:
-        return BAICHUAN

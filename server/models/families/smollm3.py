@@ -7,25 +7,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ..config_values import Heads, Layers, Positions, Values, Vocab, Width
+from ..config_values import Layers, Positions, Values
 from ..layer import RopeSpec
 from ..rope import read_rope
 from .decoder import DecoderConfig
 from .family import LayerType
 
-THETA = 2_000_000.0
-
 
 class SmolLM3Config(DecoderConfig, kw_only=True):
     """Keys and defaults of SmolLM3Config."""
 
-    vocab_size: Vocab = 128_256
-    hidden_size: Width = 2048
-    num_hidden_layers: Layers = 36
-    num_attention_heads: Heads = 16
-    num_key_value_heads: Heads | None = 4
-    max_position_embeddings: Positions = 32_768
-    tie_word_embeddings: bool = True
     no_rope_layers: list[Annotated[int, Meta(ge=0, le=1)]] | None = None  # 1: the layer is rotated
     no_rope_layer_interval: Layers = 4
     use_sliding_window: bool = False
@@ -39,7 +30,7 @@ class SmolLM3Config(DecoderConfig, kw_only=True):
         return self.sliding_windows(self.sliding_window, types)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        rope = read_rope(values, self.max_position_embeddings, THETA)
+        rope = read_rope(values, self.max_position_embeddings)
         return [rope if turns else None for turns in self._rotated()]
 
     def _rotated(self) -> Sequence[int]:

@@ -8,10 +8,9 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from ..config_values import MAX_POSITIONS, Epsilon, Heads, Layers, Positions, Vocab, Width, refuse
+from ..config_values import MAX_POSITIONS, Epsilon, refuse
 from ..layer import NetworkSpec
 from ..names import Names
-from ..spec import NormSpec
 from .classic import GPT2, GPT2Config
 from .decoder import DecoderConfig
 from .family import ACTIVATIONS, ActivationName
@@ -23,7 +22,6 @@ STARCODER2 = Names.of({"up_proj": "c_fc", "down_proj": "c_proj"}, "model.")
 class GPTBigCodeConfig(GPT2Config, kw_only=True):
     """Keys and defaults of GPTBigCodeConfig: all heads share keys and values, or each has its own beside it."""
 
-    activation_function: ActivationName = "gelu_pytorch_tanh"
     multi_query: bool = True
 
     def kv_heads(self) -> int:
@@ -38,27 +36,16 @@ class GPTBigCodeConfig(GPT2Config, kw_only=True):
 class Starcoder2Config(DecoderConfig, kw_only=True):
     """Keys and defaults of Starcoder2Config."""
 
-    vocab_size: Vocab = 49_152
-    hidden_size: Width = 3072
-    intermediate_size: Width = 12_288
-    num_hidden_layers: Layers = 30
-    num_attention_heads: Heads = 24
-    num_key_value_heads: Heads | None = 2
-    max_position_embeddings: Positions = 4096
     rms_norm_eps: Epsilon = field(default=1e-5, name="norm_epsilon")
-    tie_word_embeddings: bool = True
     hidden_act: ActivationName = "gelu_pytorch_tanh"  # type: ignore[assignment]
     attention_bias: bool = field(default=True, name="use_bias")
     sliding_window: Annotated[int, Meta(ge=0, le=MAX_POSITIONS)] | None = None
+
+    norm_kind = "layer"
+    own_names = STARCODER2
 
     def windows(self) -> Sequence[int]:
         return self.on_all(self.sliding_window or 0)
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=self.attention_bias)
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
-
-    def names(self) -> Names:
-        return STARCODER2

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Vocab, Width
+from ..config_values import Epsilon, HeadDim, Heads, Layers, Positions, Values, Width
 from ..layer import Activation, AttentionSpec, NetworkSpec
 from ..names import Names
 from ..spec import HeadSpec, ModelSpec, StackSpec
@@ -41,7 +41,6 @@ def _names(stack: str, network: int, is_gated: bool) -> Names:
 class T5Config(FamilyConfig, kw_only=True):
     """Keys and defaults of T5Config. `n_positions` is of older files; the model itself has no longest text."""
 
-    vocab_size: Vocab = 32_128
     hidden_size: Width = field(default=512, name="d_model")
     intermediate_size: Width = field(default=2048, name="d_ff")
     num_hidden_layers: Layers = field(default=6, name="num_layers")

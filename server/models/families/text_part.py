@@ -10,6 +10,7 @@ from ..config_values import Values, refuse
 # Architectures of the text's part by that of the whole, then by the text's `model_type`; the first is the default.
 TEXT_PARTS: dict[str, dict[str, str]] = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "Gemma3nForConditionalGeneration": {"gemma3n_text": "Gemma3nForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
     "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
     "Mistral3ForConditionalGeneration": {"mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"},

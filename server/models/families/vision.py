@@ -10,41 +10,29 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any
 
-from ..config_values import Epsilon, Heads, Layers, Values, Width, read_record, refuse
+from ..config_values import Epsilon, Values, read_record, refuse
 from ..names import Names
 from ..rope import read_rope
 from ..vision import Average, Connector, Join, PatchSpec, RowLinear, RowNorm, VisionSpec
-from .vision_keys import ACTIVATIONS, Eyes, HiddenAct, Side, Text, Whole, linear
+from .vision_keys import ACTIVATIONS, Eyes, Side, Text, Whole, linear
 from .vision_qwen import read_qwen3, read_qwen25, read_qwen35
 
 
 class _SiglipEyes(Eyes, kw_only=True, rename={
     "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "channels": "num_channels"
 }):  # fmt: skip
-    num_layers: Layers = 12
-    hidden_size: Width = 768
-    intermediate_size: Width = 3072
-    num_heads: Heads = 12
-    patch_size: Side = 16
     image_size: Side = 224
     layer_norm_eps: Epsilon = 1e-6
 
 
 class _IdeficsEyes(_SiglipEyes, kw_only=True):
-    hidden_size: Width = 1152
-    num_heads: Heads = 16
-    patch_size: Side = 32
+    """Keys of the vision encoder of Idefics 3."""
 
 
 class _PixtralEyes(Eyes, kw_only=True, rename={
     "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "channels": "num_channels"
 }):  # fmt: skip
-    num_layers: Layers = 24
-    hidden_size: Width = 1024
-    intermediate_size: Width = 4096
-    num_heads: Heads = 16
-    patch_size: Side = 16
-    hidden_act: HiddenAct = "gelu"
+    """Keys of the vision encoder of Pixtral."""
 
 
 def _siglip(read: _SiglipEyes, at: str, connector: Connector, tokens: tuple[int, int], **patch: Any) -> VisionSpec:

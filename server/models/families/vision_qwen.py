@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ..config_values import Heads, Layers, Values, Width, read_record, refuse
+from ..config_values import Values, read_record, refuse
 from ..layer import RopeSpec
 from ..names import Names
 from ..vision import Connector, Join, PatchSpec, RowLinear, RowNorm, VisionSpec
-from .vision_keys import Eyes, HiddenAct, LayerIndex, Merge, Side, Text, Whole, linear
+from .vision_keys import Eyes, LayerIndex, Merge, Side, Text, Whole, linear
 
 QWEN = Names.of(
     {
@@ -45,22 +45,11 @@ class _QwenEyes(Eyes, kw_only=True, rename={"num_layers": "depth", "channels": "
 
 
 class _Qwen25Eyes(_QwenEyes, kw_only=True):
-    num_layers: Layers = 32
-    hidden_size: Width = 3584
-    intermediate_size: Width = 3420
-    num_heads: Heads = 16
-    patch_size: Side = 14
-    hidden_act: HiddenAct = "silu"
     window_size: Side = 112
     fullatt_block_indexes: tuple[LayerIndex, ...] = (7, 15, 23, 31)
 
 
 class _Qwen3Eyes(_QwenEyes, kw_only=True):
-    num_layers: Layers = 27
-    hidden_size: Width = 1152
-    intermediate_size: Width = 4304
-    num_heads: Heads = 16
-    patch_size: Side = 16
     num_position_embeddings: Annotated[int, Meta(ge=1, le=1 << 20)] = 2304
     deepstack_visual_indexes: tuple[LayerIndex, ...] = (8, 16, 24)
 
