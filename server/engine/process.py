@@ -147,6 +147,7 @@ class _Engine:
         request_s, polls = loaded.pricer.request_s if is_paced else 0.0, list[Poll]()
         if self._log is not None:
             outbox = reporting = ReportingOutbox(outbox, self._log, link.send)
+            reporting.poll()
             polls.append(reporting.poll)
         inbox = self.inbox(link, traced, [arrival_hold(request_s, clock)] if request_s else [], polls)
         metered = MeteredRunner(traced.runner, loaded.pricer, meter, clock, is_paced)

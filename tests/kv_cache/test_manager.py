@@ -50,7 +50,7 @@ def found(cache: KVCacheManager, tokens: list[int], salt: str = "") -> int:
 
 
 def snapshot(cache: KVCacheManager) -> dict[str, Any]:
-    books = {name: value for name, value in vars(cache.pool).items() if name != "tiers"}
+    books = {name: value for name, value in vars(cache.pool).items() if name not in {"tiers", "_log"}}
     return copy.deepcopy(books) | {"reserved": cache.num_reserved}
 
 
