@@ -175,6 +175,7 @@ def _sockets(config: KvEventsConfig, rank: int) -> list[Any]:
     for socket, endpoint in opened:
         base, port = endpoint.rsplit(":", 1)
         address = f"{base}:{int(port) + rank if int(port) else 0}"
+        socket.ipv6 = "[" in address
         try:
             if _BOUND.match(address):
                 socket.bind(address)

@@ -143,9 +143,7 @@ def test_null_kv_heads_are_as_many_as_query_heads(tmp_path: Path) -> None:
         name
         for name, family in FAMILIES.items()
         if not issubclass(family, SKIPPED)
-        and not name.startswith(
-            (*STATED, "GPTBigCode", "GPTNeo", "Marian", "MBart", "Bart", "Whisper", "Pegasus")
-        )
+        and not name.startswith((*STATED, "GPTBigCode", "GPTNeo", "Marian", "MBart", "Bart", "Whisper", "Pegasus"))
     ):
         changes = {"architectures": [architecture], "num_key_value_heads": None, **layers_of(architecture, 4)}
         assert spec_of(tmp_path, **changes).num_kv_heads == 8
