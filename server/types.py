@@ -109,11 +109,11 @@ class ScheduledSeq(NamedTuple):
     """Work of the runner on one sequence in one step."""
 
     request_id: str
-    token_ids: tuple[int, ...]  # tokens to compute now
+    token_ids: tuple[int, ...]  # tokens to compute now, drafts last
     start: int  # position of the first one (= num_computed_tokens)
     # One read-only view for each group of layers; each covers start + len(token_ids) positions.
     block_tables: Sequence[Sequence[int]]
-    needs_sample: bool  # the last of token_ids is the last known token
+    needs_sample: bool  # the last of token_ids but the drafts is the last known token
     sampling: SamplingParams
     history: Sequence[int]  # read-only view of all known tokens, prompt first
     num_prompt_tokens: int
@@ -122,13 +122,11 @@ class ScheduledSeq(NamedTuple):
     media: tuple[MediaItem, ...] = ()  # see Request
     encoded: Sequence[int] = ()  # blocks with the encodings of `media`, in their order
     state: tuple[int, ...] = (0, 0)  # slots of its state, where layers keep one: before, and after each token or all
+    num_drafts: int = 0  # last token_ids that are guesses, not in `history`; the row after each is sampled too
 
     @property
     def prompt_targets(self) -> range:
-        """Positions of the prompt's tokens whose log-probabilities this step returns, each by the token before it.
-
-        Empty once a token was generated: prompt tokens are then computed for the second time.
-        """
+        """Positions of the prompt's tokens whose log-probabilities this step returns; none after a generated token."""
         if self.sampling.prompt_logprobs is None or len(self.history) > self.num_prompt_tokens:
             return range(0)
         return range(self.start + 1, min(self.start + len(self.token_ids) + 1, self.num_prompt_tokens))
@@ -148,7 +146,7 @@ class StepPlan(NamedTuple):
 
     step_id: int
     prefill: tuple[ScheduledSeq, ...]  # inside the prompt, or recomputing generated tokens
-    decode: tuple[ScheduledSeq, ...]  # exactly one token each, past the prompt, and sampled
+    decode: tuple[ScheduledSeq, ...]  # one token each and its drafts, past the prompt, and sampled
     preempted: tuple[str, ...] = ()  # ids
     admitted: tuple[str, ...] = ()  # ids that run for the first time, not after a preemption
     time: float = 0.0  # when the step was planned
@@ -224,11 +222,12 @@ class StepResult(NamedTuple):
     """The result of one plan, by request id."""
 
     step_id: int
-    sampled: dict[str, SampledToken]
+    sampled: dict[str, SampledToken]  # after the last known token
     seconds: float  # host time of the step
     device: DeviceStep | None = None  # None: nothing is modelled
     rows: Mapping[str, bytes] = MappingProxyType({})  # float32, of texts with finite states
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = MappingProxyType({})  # of `prompt_targets`, in order
+    further: Mapping[str, tuple[SampledToken, ...]] = MappingProxyType({})  # after each accepted draft
 
     @property
     def elapsed_s(self) -> float:
@@ -238,10 +237,7 @@ class StepResult(NamedTuple):
 
 
 class TokenEvent(NamedTuple):
-    """One generated token, or the end of a request, for the client.
-
-    `token_id` is None when a request ends without a token of this step (abort, error).
-    """
+    """One generated token, or the end of a request, for the client. An abort or an error has no token."""
 
     request_id: str
     token_id: int | None
@@ -254,6 +250,7 @@ class TokenEvent(NamedTuple):
     error: str | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # with the first token: of the prompt's tokens but the first
     row: bytes | None = None  # float32, of an encoded text; the request ends with it
+    drafts: tuple[int, int] = (0, 0)  # verified for this request so far, and accepted
 
 
 class Charge(NamedTuple):
@@ -280,7 +277,7 @@ class StepReport(NamedTuple):
     num_running: int
     num_waiting: int
     num_prefill_tokens: int
-    num_decode_tokens: int
+    num_decode_tokens: int  # drafts included
     admitted: tuple[str, ...]  # ids that run for the first time
     preempted: tuple[str, ...]  # ids
     num_free_blocks: int
@@ -294,6 +291,7 @@ class StepReport(NamedTuple):
     encoding_queries: int = 0  # items of requests since the start
     encoding_hits: int = 0  # of these, encoded for another request
     tiers: tuple[float, int, dict[str, tuple[int, float]]] | None = None  # KVCacheManager.tier_report
+    drafts: tuple[tuple[int, int], ...] = ()  # of each sequence with drafts: their number, and the accepted ones
 
     @property
     def num_tokens(self) -> int:

@@ -212,7 +212,6 @@ class Service:
         if self._restarting is not None:
             self._restarting.cancel()
         await self.engine.stop(timeout_s)
-        await self.shared.close()
         if self._returning is not None:
             self._returning.cancel()
         self.parsing.close()

@@ -21,7 +21,7 @@ from .keys.desk import AccountsDesk
 from .keys.remote import RemoteAccounts
 from .keys.ring import KeyRing
 from .keys.use import Accounts
-from .kv_events import publishers
+from .kv_events import KvEventPublisher
 from .lora import Adapters, AdaptersDesk, RemoteAdapters
 from .telemetry.telemetry import Telemetry
 
@@ -33,7 +33,9 @@ class Shared:
         """Raises SettingsError when KV events cannot be published."""
         self._config, self._engines = config, engines
         self.accounts, self.adapters = Accounts(clock), Adapters(engines)
-        self._publishers = publishers(config.kv_events, engines.clients, self.adapters.name_of)
+        if config.kv_events is not None:
+            for rank, client in enumerate(engines.clients):
+                client.publish = KvEventPublisher(config.kv_events, rank, self.adapters.name_of).publish
 
     async def open(self, info: EngineInfo, telemetry: Telemetry, memory: HostMemory) -> Gate:
         """Start admission and metrics once the engines are ready."""
@@ -43,11 +45,6 @@ class Shared:
         self.accounts.since = int(time.time())
         await self.adapters.begin(info.adapters)
         return Gate(admission, self._engines)
-
-    async def close(self) -> None:
-        """Close the publishers of KV events."""
-        for each in self._publishers:
-            await each.close()
 
 
 class RemoteShared:
@@ -62,9 +59,6 @@ class RemoteShared:
         del telemetry, memory
         await self.adapters.begin(info.adapters)
         return RemoteGate(self._config, self._engines)
-
-    async def close(self) -> None:
-        """Do nothing: the process that has the engines publishes."""
 
 
 def shared_of(config: ApiConfig, engines: AnyEngines, clock: Clock) -> Shared | RemoteShared:

@@ -20,6 +20,7 @@ from ..errors import SettingsError
 from ..kv_cache.manager import KVCacheManager
 from ..link.messages import Add, Command, Tokens
 from ..scheduler.scheduler import Scheduler
+from ..scheduler.speculative import scheduler_of
 from ..types import Request, SamplingParams
 from .depth import fill_blocks, hold_contexts, require_whole_blocks
 from .options import BatchShape
@@ -87,7 +88,7 @@ class EngineDriver:
         cache = KVCacheManager(replace(self._engine.cache, enable_prefix_caching=shape.context_len > 0))
         if shape.context_len:
             self._fill(hold_contexts(cache, requests, shape.context_len), shape)
-        scheduler = Scheduler(config, cache)
+        scheduler = scheduler_of(config, cache)
         runner, clock = self._engine.runner, MonotonicClock()
         if tracer is None:
             loop = EngineLoop(scheduler, runner, clock, queue, queue)

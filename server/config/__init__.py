@@ -20,10 +20,10 @@ from .formats import (
     WeightGroups,
 )
 from .offload import NO_OFFLOAD, OffloadConfig
+from .speculation import SpeculationConfig
 
 # Defaults of a deployment, served or simulated.
-TENSOR_PARALLEL_SIZE = 1
-MAX_NUM_SEQS = 64
+TENSOR_PARALLEL_SIZE, MAX_NUM_SEQS = 1, 64
 
 
 class AttentionSpan(NamedTuple):
@@ -86,20 +86,15 @@ class SchedulerConfig:
     max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = limited by the step alone
     policy: SchedulingPolicy = "fair"
     step_time_target_ms: float | Literal["auto"] | None = None  # of steps that mix prompts and decodes; None = none
+    has_whole_pictures: bool = False  # no step ends inside of a picture, whose tokens see each other
+    speculation: SpeculationConfig | None = None  # None: each step computes one token of a sequence that decodes
 
     @classmethod
-    def of(cls, engine: EngineConfig, max_model_len: int, max_prompt_chunk: int | None) -> SchedulerConfig:
+    def of(cls, engine: EngineConfig, max_model_len: int, chunk: int | None, whole: bool = False) -> SchedulerConfig:
         """Return the limits that an engine's configuration sets, and those of its model."""
-        return cls(
-            max_model_len,
-            engine.max_num_seqs,
-            engine.max_num_batched_tokens,
-            engine.max_num_queued_reqs,
-            engine.batching,
-            max_prompt_chunk,
-            engine.scheduling_policy,
-            engine.step_time_target_ms,
-        )
+        limits = engine.max_num_seqs, engine.max_num_batched_tokens, engine.max_num_queued_reqs, engine.batching
+        order = engine.scheduling_policy, engine.step_time_target_ms
+        return cls(max_model_len, *limits, chunk, *order, whole, engine.speculation)
 
     @property
     def max_chunk(self) -> int:
@@ -270,9 +265,10 @@ class EngineConfig:
     normalize: bool | None = None  # None = as the model's files state
     scheduling_policy: SchedulingPolicy = "fair"
     step_time_target_ms: float | Literal["auto"] | None = None
+    speculation: SpeculationConfig | None = None  # None: no drafts
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
     offload: OffloadConfig = NO_OFFLOAD
-    reports_cache_changes: bool = False  # for subscribers to KV events
+    logs_cache: bool = False  # for subscribers to KV events
 
     @property
     def requested_formats(self) -> RequestedFormats:

@@ -5,9 +5,10 @@ The runner, pacing, planner and simulator use `CostModel`. Every result states w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
+from ..config.speculation import SpeculationConfig
 from ..device.instances import Instance
 from ..models.spec import ModelSpec
 from .calibration import Calibration, default_calibration
@@ -69,6 +70,14 @@ class CostModel:
         """
         step_work = StepWork(model, instance, tp, runtime or Runtime())
         return cls(calibration or default_calibration(), step_work, instance)
+
+    def checking(self, drafts: SpeculationConfig | None) -> CostModel:
+        """Return the cost model of graphs whose slots have room for `drafts` in a decode step; this one for none."""
+        if drafts is None:
+            return self
+        work = self.step_work
+        runtime = replace(work.runtime, tokens_per_slot=1 + drafts.num_speculative_tokens)
+        return CostModel.of(work.model, self.instance, work.core.tp, runtime, self.calibration)
 
     @classmethod
     def of_source(cls, model: ModelSpec, instance: Instance, tp: int, runtime: Runtime) -> CostModel:

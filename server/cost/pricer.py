@@ -17,6 +17,7 @@ from ..device.buckets import smallest
 from ..types import StepPlan
 from .bucket_edges import PromptGraphs
 from .model import CostModel, StepCost
+from .speculation import SPECULATION_REASON
 from .stacks import HostWork, Stack
 
 LOGITS_REASON = "logits of every position of a prompt are priced by formula alone"
@@ -141,13 +142,15 @@ class StepPricer:
         prefill_buckets: tuple[int, ...],
         decode_buckets: tuple[int, ...],
         host: HostOfSteps | None = None,
+        checking: CostModel | None = None,
     ) -> None:
-        """Without `host`, no host time is added."""
+        """Without `host`, no host time is added. `checking` is of the graph that verifies drafts, if there is one."""
         self._model, self._slots, self._host = model, slots, host or HostOfSteps()
+        self._checking = checking or model
         self._prefill_buckets, self.decode_buckets = prefill_buckets, decode_buckets
         self._prefix_buckets = tuple(sorted({*prefill_buckets, decode_buckets[-1]}))
         self._prefills: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
-        self._decodes: dict[tuple[int, int], tuple[int, StepCost]] = {}
+        self._decodes: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
         self.extrapolated: dict[str, None] = {}
         self.encode: Callable[[int], GraphRun] | None = None  # pass of an encoder beside the model, by its positions
 
@@ -162,7 +165,9 @@ class StepPricer:
         )
         if not plan.decode:
             return StepCharge(prefills, None)
-        return StepCharge(prefills, self._decode_run(max(seq.start for seq in plan.decode) + 1, len(plan.decode)))
+        context = max(seq.start + len(seq.token_ids) for seq in plan.decode)
+        has_drafts = any(seq.num_drafts for seq in plan.decode)
+        return StepCharge(prefills, self._decode_run(context, len(plan.decode), has_drafts))
 
     @property
     def calibration(self) -> str:
@@ -204,19 +209,21 @@ class StepPricer:
         """
         return self._prefill(start, num_tokens)[0]
 
-    def _decode_run(self, context: int, num_seqs: int) -> GraphRun:
+    def _decode_run(self, context: int, num_seqs: int, has_drafts: bool) -> GraphRun:
         bucket = self.decode_bucket(context)
-        ns, cost = self._decode(bucket, num_seqs)
+        ns, cost = self._decode(bucket, num_seqs, has_drafts)
         return GraphRun(ns, bucket, num_seqs, self._padded(num_seqs) - num_seqs, cost)
 
-    def _decode(self, bucket: int, busy: int) -> tuple[int, StepCost]:
-        found = self._decodes.get((bucket, busy))
+    def _decode(self, bucket: int, busy: int, has_drafts: bool = False) -> tuple[int, StepCost]:
+        found = self._decodes.get((bucket, busy, has_drafts))
         if found is None:
             slots = self._padded(busy)
             host_s = self._host.work.step_s(busy, slots, self._host.sampled_vocab)
-            cost = self._model.decode(slots, bucket)
+            cost = (self._checking if has_drafts else self._model).decode(slots, bucket)
+            unmeasured = SPECULATION_REASON if has_drafts else ""
+            reasons = "; ".join(filter(None, (cost.extrapolated, unmeasured)))
             cost = replace(cost, overhead_s=cost.overhead_s + host_s, elapsed_s=cost.elapsed_s + host_s)
-            found = self._decodes[bucket, busy] = self._priced(cost)
+            found = self._decodes[bucket, busy, has_drafts] = self._priced(replace(cost, extrapolated=reasons))
         return found
 
     def _padded(self, busy: int) -> int:

@@ -34,7 +34,7 @@ class HeadOperands:
             cos=table.cos.address,
             sin=table.sin.address,
             rotary=table.rotary_dim,
-            is_interleaved=int(heads.rope is not None and heads.rope.spec.is_interleaved),
+            is_interleaved=0 if heads.rope is None else heads.rope.spec.is_interleaved + 2 * heads.rope.spec.is_halved,
             heads=shard.heads_per_core,
             head_dim=mixer.head_dim,
             head_pad=widths.head,
@@ -165,5 +165,6 @@ class HeadOperands:
             partials=self._buffers.partial_states.address,
             arrivals=self._buffers.arrivals.address,
             kv_group=self._at.kv.group(i),
+            sees_ahead=int(self._spec.vision is not None and self._spec.vision.sees_ahead(op.window)),
             **self._bias(core),
         )

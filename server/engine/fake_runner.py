@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ..config import AttentionSpan, CacheConfig
 from ..kv_cache.state_slots import states_after
 from ..types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+from .drafted import accepted_tokens, draft_rows
 from .loop import Pending
 
 _MASK = (1 << 64) - 1
@@ -89,9 +90,12 @@ class FakeRunner:
         for seq in plan.seqs:
             assert written.get(seq.state[0], seq) is seq, "one sequence writes another's state"
             self._write(seq)
-        sampled = {seq.request_id: self._sample(seq) for seq in plan.seqs if seq.needs_sample}
+        rows = {seq.request_id: draft_rows([seq], is_whole=True)[0] for seq in plan.seqs if seq.needs_sample}
+        tokens = {request_id: [self._sample(row) for row in each] for request_id, each in rows.items()}
+        sampled = {request_id: each[0] for request_id, each in tokens.items()}
+        further = {seq.request_id: accepted_tokens(seq, tokens[seq.request_id]) for seq in plan.seqs if seq.num_drafts}
         prompts = {seq.request_id: self._prompt_logprobs(seq) for seq in plan.prefill if seq.prompt_targets}
-        return StepResult(plan.step_id, sampled, seconds=0.0, prompt_logprobs=prompts)
+        return StepResult(plan.step_id, sampled, seconds=0.0, prompt_logprobs=prompts, further=further)
 
     @property
     def num_bytes(self) -> int:

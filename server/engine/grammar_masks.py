@@ -21,12 +21,28 @@ from .logits import num_generated
 
 Words = npt.NDArray[np.uint32]
 
+OFF_GRAMMAR = "a draft that the grammar does not allow precedes this row"
+
 
 @dataclass(slots=True)
 class _MatcherState:
     matcher: LLMatcher
     history: Sequence[int]  # the list object of its sequence
     num_consumed: int = 0
+    num_guessed: int = 0  # tokens consumed after these, to be taken back
+
+    def guess(self, token_id: int) -> bool:
+        """Consume a draft; return False when the grammar does not allow it, or has come to its end."""
+        if self.matcher.is_stopped() or self.matcher.validate_tokens([token_id]) < 1:
+            return False
+        self.num_guessed += self.matcher.try_consume_tokens([token_id])
+        return True
+
+    def take_back(self) -> None:
+        """Return to the state before the drafts."""
+        if self.num_guessed and not self.matcher.rollback(self.num_guessed):
+            raise GrammarError(reason(self.matcher))
+        self.num_guessed = 0
 
 
 class GrammarMasks:
@@ -44,7 +60,11 @@ class GrammarMasks:
         self._states: dict[str, _MatcherState] = {}
 
     def fill(self, seqs: Sequence[ScheduledSeq]) -> dict[int, str]:
-        """Set the mask of each of `seqs`. Returns the rows whose sequences must end, each with the reason."""
+        """Set the mask of each of `seqs`. Returns the rows whose sequences must end, each with the reason.
+
+        Rows after drafts (`draft_rows`) follow the row of their sequence. Where the grammar does not allow the draft,
+        the reason is OFF_GRAMMAR: the row before cannot sample the draft.
+        """
         states: dict[str, _MatcherState] = {}
         faults: dict[int, str] = {}
         self.addresses[: len(seqs)] = 0
@@ -52,11 +72,17 @@ class GrammarMasks:
             if not seq.sampling.grammar:
                 continue
             try:
-                state = states[seq.request_id] = self._state(seq)
-                self._fill_row(row, state.matcher, seq)
+                if not seq.num_drafts:
+                    states[seq.request_id] = self._state(seq)
+                elif row - 1 in faults or not states[seq.request_id].guess(seq.token_ids[-1]):
+                    faults[row] = OFF_GRAMMAR
+                    continue
+                self._fill_row(row, states[seq.request_id].matcher, seq)
                 self.addresses[row] = self._of_rows[row]
             except GrammarError as error:
                 faults[row] = f"the grammar: {error}"
+        for state in states.values():
+            state.take_back()
         self._states = states  # other sequences have ended, or are replayed when they are sampled again
         return faults
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 
 import numpy as np
 
 from ..host.memory import GIB
 from ..kv_cache.blocks import NULL_BLOCK, BlockPool
-from ..kv_cache.events import CacheLog
 from ..kv_cache.manager import KVCacheManager
-from ..link.messages import BlockMap, CacheChanges, Tokens
+from ..link.messages import BlockMap
 from .inbox import Grammars
-from .loop import Outbox
 
 log = logging.getLogger("neuronserve.engine")
 
@@ -30,23 +27,6 @@ def block_map(pool: BlockPool, tables: Mapping[str, Sequence[int]]) -> BlockMap:
     begins = np.flatnonzero(np.diff(owners, prepend=-1))
     lengths = np.diff(begins, append=len(owners))
     return BlockMap(list(zip(lengths.tolist(), owners[begins].tolist(), strict=True)), list(tables))
-
-
-class ReportingOutbox:
-    """Outbox that sends the changes of the prefix cache before the events of the turn that made them."""
-
-    def __init__(self, outbox: Outbox, log: CacheLog, send: Callable[[CacheChanges], None]) -> None:
-        self._outbox, self._log, self._send = outbox, log, send
-
-    def put(self, tokens: Tokens) -> None:
-        self.poll()
-        self._outbox.put(tokens)
-
-    def poll(self) -> float:
-        """Send the changes that a command has made. Implements inbox.Poll."""
-        if self._log.changes:
-            self._send(CacheChanges(self._log.take()))
-        return inf
 
 
 def release_memory(

@@ -21,6 +21,7 @@ from ..link.handle import EngineEnd
 from ..link.heartbeat import Heartbeat, StepLimit
 from ..link.messages import (
     BlockMap,
+    Cached,
     EngineInfo,
     Failed,
     Input,
@@ -35,13 +36,13 @@ from ..link.messages import (
 )
 from ..scheduler.encodings import EncodingLimits, EncodingScheduler
 from ..scheduler.pooling import PoolingScheduler
-from ..scheduler.scheduler import Scheduler
 from ..scheduler.shared import SharedScheduler
+from ..scheduler.speculative import scheduler_of
 from .adapters import AdapterCommands, Adapters
 from .blob_file import BlobBytes
-from .housekeeping import ReportingOutbox, block_map, release_memory
-from .inbox import Grammars, Handlers, Hold, Inbox, Poll, arrival_hold, grammar_hold
-from .loop import EngineLoop, Outbox, Runner
+from .housekeeping import block_map, release_memory
+from .inbox import Grammars, Handlers, Hold, Inbox, arrival_hold, grammar_hold
+from .loop import EngineLoop, Runner
 from .loop import Scheduler as AnyScheduler
 from .metered_runner import MeteredOutbox, MeteredRunner
 from .offload import Offload, model_files, offload, require_tier_directory
@@ -82,9 +83,11 @@ class _Link:
         end.heartbeat.close()
         self._decoder = msgspec.msgpack.Decoder(Input)
         self._encoder = msgspec.msgpack.Encoder()
+        self.log: CacheLog | None = None  # of the prefix cache, for subscribers
 
     def drain(self, timeout_s: float) -> list[Input]:
         """Return what the API has sent. While it waits, outputs go out."""
+        self._send_log()
         self._expect(timeout_s)
         if timeout_s > 0:
             self._frames.wait(timeout_s)
@@ -93,7 +96,13 @@ class _Link:
         return [*messages, Shutdown()] if self._frames.has_ended else messages
 
     def put(self, tokens: Tokens) -> None:
+        self._send_log()
         self.send(tokens)
+
+    def _send_log(self) -> None:
+        if self.log is not None and self.log.events:
+            self.send(Cached(self.log.events))
+            self.log.events.clear()
 
     def send(self, output: Output) -> None:
         """Send an output; the reader merges what it cannot keep up with, so nothing piles up here."""
@@ -110,50 +119,47 @@ class _Link:
 class _Engine:
     """A loaded engine and the parts of its loop."""
 
-    def __init__(self, loaded: ServedEngine, tiers: Offload, log: CacheLog | None) -> None:
+    def __init__(self, loaded: ServedEngine, tiers: Offload) -> None:
         """Make the scheduler of sequences, of texts, or of both, and the cache of sequences."""
-        self.loaded, self._rate, self._log = loaded, tiers.rate, log
-        self._cache: KVCacheManager | None = None
+        self.loaded, self._rate = loaded, tiers.rate
+        self.cache: KVCacheManager | None = None
         self.read_blocks: Callable[[], BlockMap] = BlockMap
         pooling = None if loaded.pooling is None else PoolingScheduler(loaded.pooling)
         if loaded.cache is None:
             assert pooling is not None
             self.scheduler: AnyScheduler = pooling
             return
-        cache = self._cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states, log)
-        generation = Scheduler(loaded.scheduler, cache)
+        cache = self.cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states)
+        generation = scheduler_of(loaded.scheduler, cache)
         self.read_blocks = lambda: block_map(cache.pool, generation.tables)
         texts = generation if pooling is None else SharedScheduler(generation, pooling)
         policy = loaded.scheduler.policy
         self.scheduler = texts if loaded.encodings is None else EncodingScheduler(texts, loaded.encodings, policy)
 
-    def inbox(self, link: _Link, traced: Traced, holds: list[Hold], polls: list[Poll]) -> Inbox:
-        """The table of handlers, and what holds and observes requests."""
+    def inbox(self, link: _Link, traced: Traced, request_s: float, clock: Clock) -> Inbox:
+        """The table of handlers, and what holds and observes requests; a paced engine holds them `request_s`."""
         loaded, adapters = self.loaded, AdapterCommands(self.loaded.adapters, link.send)
         handlers: Handlers = {
             ResetPrefixCache: lambda _: self.scheduler.reset_prefix_cache(),
             ReadBlocks: lambda _: link.send(self.read_blocks()),
-            ReleaseMemory: lambda _: release_memory(self._cache, loaded.give_back, loaded.grammars),
+            ReleaseMemory: lambda _: release_memory(self.cache, loaded.give_back, loaded.grammars),
             **adapters.handlers,
             **traced.handlers,
         }
+        holds: list[Hold] = [adapters.hold]
+        if request_s:
+            holds.append(arrival_hold(request_s, clock))
         if loaded.grammars is not None:
             holds.append(grammar_hold(loaded.grammars))
-        return Inbox(link, handlers, [adapters.hold, *holds], list(traced.observers), [adapters.poll, *polls])
+        return Inbox(link, handlers, holds, list(traced.observers), [adapters.poll])
 
     def loop(self, link: _Link, traced: Traced, is_paced: bool, clock: MonotonicClock) -> EngineLoop:
         loaded, meter = self.loaded, Meter()
-        outbox: Outbox = MeteredOutbox(traced.outbox, meter)
-        request_s, polls = loaded.pricer.request_s if is_paced else 0.0, list[Poll]()
-        if self._log is not None:
-            outbox = reporting = ReportingOutbox(outbox, self._log, link.send)
-            reporting.poll()
-            polls.append(reporting.poll)
-        inbox = self.inbox(link, traced, [arrival_hold(request_s, clock)] if request_s else [], polls)
+        inbox = self.inbox(link, traced, loaded.pricer.request_s if is_paced else 0.0, clock)
         metered = MeteredRunner(traced.runner, loaded.pricer, meter, clock, is_paced)
         limit = StepLimit(first_token_s(loaded.info.facts.num_params))
         runner = WatchedRunner(metered, link.heartbeat, limit, clock, self._rate.saw)
-        return EngineLoop(self.scheduler, runner, clock, inbox, outbox)
+        return EngineLoop(self.scheduler, runner, clock, inbox, MeteredOutbox(traced.outbox, meter))
 
 
 def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
@@ -167,8 +173,10 @@ def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
         loaded = loader(config, lambda text: link.send(Progress(text)))
         gc.freeze()  # loaded objects stay: no collection needs to walk them
         gc.enable()
-        kinds, cache_log = (loaded.blocks, loaded.states), CacheLog() if config.reports_cache_changes else None
-        engine = _Engine(loaded, offload(end.kept, kinds, config, loaded.info, files), cache_log)
+        kinds = loaded.blocks, loaded.states
+        engine = _Engine(loaded, offload(end.kept, kinds, config, loaded.info, files))
+        if config.logs_cache and engine.cache is not None:
+            link.log = engine.cache.follow()
         with traced(config.trace, loaded, link, link.send) as traces:
             link.send(Ready(loaded.info))
             engine.loop(link, traces, config.pace == "device", clock).run()

@@ -110,11 +110,11 @@ class ModelRunner:
         else:
             self._pool.run(program, self._inputs.address, shares=self._row_shares(program))
         decoded = time.perf_counter()
-        sampled = self._sampler([seq for seq in seqs if seq.needs_sample], self._inputs.address)
+        sampled, further = self._sampler([seq for seq in seqs if seq.needs_sample], self._inputs.address)
         prompts = self._prompt_logprobs(program, seqs) if any(seq.prompt_targets for seq in plan.prefill) else {}
         now = time.perf_counter()
         self.sampling_s += now - decoded
-        return StepResult(plan.step_id, sampled, now - begin, prompt_logprobs=prompts)
+        return StepResult(plan.step_id, sampled, now - begin, prompt_logprobs=prompts, further=further)
 
     def _row_shares(self, program: Program) -> int:
         if not program.is_by_rows or program.weight_bytes > NEAR_WEIGHT_BYTES:

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..config.speculation import SpeculationConfig
 from ..host.address_map import ADDRESSES
 from ..kernels.program import Program
 from ..kernels.sample.records import SampleOperands
 from ..kernels.sample.sample import sample, scratch_floats
 from ..kernels.workers import WorkerPool
 from ..types import SampledToken, SamplingParams, ScheduledSeq
+from .drafted import accepted_tokens, draft_rows, with_synthetic
 from .grammar_masks import GrammarMasks
 from .grammar_store import GrammarStore
 from .logits import RawLogprobs, adjust, changes_logits, num_generated
 
+Further = dict[str, tuple[SampledToken, ...]]
 NOT_A_NUMBER = "the model's logits are not finite numbers"
 
 
@@ -24,13 +27,19 @@ class Sampler:
     """Samples in place from one logits array [max_samples, width], whose rows are the sampled sequences in order."""
 
     def __init__(
-        self, pool: WorkerPool, logits: npt.NDArray[np.float32], vocab_size: int, grammars: GrammarStore | None = None
+        self,
+        pool: WorkerPool,
+        logits: npt.NDArray[np.float32],
+        vocab_size: int,
+        grammars: GrammarStore | None = None,
+        drafts: SpeculationConfig | None = None,
     ) -> None:
         """Prepare rows for `logits`. Without `grammars` no request may have one, and every id of the model is a token.
 
         Otherwise ids beyond the tokenizer's, which pad the model's embeddings, are never sampled.
         """
         self._pool, self.logits, self.vocab_size = pool, logits, vocab_size
+        self._acceptance_rate = None if drafts is None else drafts.acceptance_rate  # None: drafts are verified
         known = None if grammars is None else grammars.num_ids
         self.num_ids = vocab_size if known is None else min(known, vocab_size)
         self._masks = GrammarMasks(grammars, len(logits), self.num_ids)
@@ -66,12 +75,34 @@ class Sampler:
             chosen=self._chosen.ctypes.data,
         )
 
-    def __call__(self, seqs: Sequence[ScheduledSeq], step: int) -> dict[str, SampledToken]:
-        """Sample one token for each of `seqs`; `step` is the address of the step record that made the logits."""
+    def __call__(self, seqs: Sequence[ScheduledSeq], step: int) -> tuple[dict[str, SampledToken], Further]:
+        """Sample one token for each of `seqs`, and one after each draft that was itself sampled.
+
+        `step` is the address of the step record that made the logits.
+        """
+        if not any([seq.num_drafts for seq in seqs]):
+            tokens = self._sample(seqs, [num_generated(seq) for seq in seqs], step)
+            return {seq.request_id: token for seq, token in zip(seqs, tokens, strict=True)}, {}
+        rows, drawn = draft_rows(seqs, is_whole=self._acceptance_rate is not None)
+        tokens = self._sample(rows, drawn, step)
+        if self._acceptance_rate is not None:
+            tokens = with_synthetic(rows, tokens, self._acceptance_rate)
+        sampled: dict[str, SampledToken] = {}
+        further: dict[str, tuple[SampledToken, ...]] = {}
+        first = 0
+        for seq in seqs:
+            sampled[seq.request_id] = tokens[first]
+            if accepted := accepted_tokens(seq, tokens[first : first + 1 + seq.num_drafts]):
+                further[seq.request_id] = accepted
+            first += 1 + seq.num_drafts
+        return sampled, further
+
+    def _sample(self, seqs: Sequence[ScheduledSeq], drawn: Sequence[int], step: int) -> list[SampledToken]:
+        """Return the token of each row of `seqs`; `drawn` tokens of its sequence were generated before."""
         if not seqs:
-            return {}
+            return []
         faults = self._masks.fill(seqs)
-        self._drawn[: len(seqs)] = [num_generated(seq) for seq in seqs]
+        self._drawn[: len(seqs)] = drawn
         raw: dict[int, RawLogprobs] = {}
         for i, seq in enumerate(seqs):
             if seq.sampling is not self._of_rows[i]:
@@ -80,13 +111,13 @@ class Sampler:
                 self._prepare(i, seq, raw)
         self._pool.run(self.program, step)
         chosen = self._chosen[: len(seqs)].tolist()
-        sampled = {seq.request_id: SampledToken(token) for seq, token in zip(seqs, chosen, strict=True)}
+        tokens = [SampledToken(token) for token in chosen]
         for i, logprobs in raw.items():
             if chosen[i] >= 0:
-                sampled[seqs[i].request_id] = SampledToken(chosen[i], logprobs=logprobs.of(chosen[i]))
-        faults = {i: NOT_A_NUMBER for i, token in enumerate(chosen) if token < 0} | faults
-        sampled |= {seqs[i].request_id: SampledToken(-1, error=fault) for i, fault in faults.items()}
-        return sampled
+                tokens[i] = SampledToken(chosen[i], logprobs=logprobs.of(chosen[i]))
+        for i, fault in ({i: NOT_A_NUMBER for i, token in enumerate(chosen) if token < 0} | faults).items():
+            tokens[i] = SampledToken(-1, error=fault)
+        return tokens
 
     def _set_row(self, i: int, sampling: SamplingParams) -> None:
         """Set the parameters of a row. A row mostly keeps its sequence from step to step, so this is rare."""

@@ -33,7 +33,7 @@ from .load.loading import load_engine
 from .load.weights import OnProgress
 from .pool_blobs import PoolBlobs
 from .process import ServedEngine
-from .vision.pictures import read_pictures
+from .vision.pictures import load_pictures
 
 
 def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
@@ -41,7 +41,7 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
     if is_pooling(config):
         return _Encoder(config, on_progress).run()
     loaded = load_engine(config, on_progress)
-    beside, pictures = loaded.beside, read_pictures(config, loaded, on_progress)
+    beside, pictures = loaded.beside, load_pictures(config, loaded, on_progress)
     runner = loaded.runner if beside is None else SharedRunner(loaded.runner, beside.runner)
     return ServedEngine(
         runner=runner,

@@ -34,6 +34,10 @@ class PictureRows(Protocol):
         """
         ...
 
+    def fill_ends(self, seqs: Sequence[ScheduledSeq], ends: Int32) -> bool:
+        """Fill in the end of the keys that each token sees; return whether any token sees keys behind it."""
+        ...
+
 
 class StepInputs:
     """Inputs of T tokens of B sequences, S of them sampled; StepRecord describes the fields."""
@@ -62,6 +66,7 @@ class StepInputs:
         self.positions: Int32 = np.zeros(num_tokens, np.int32)
         self.rope_rows: Int32 = np.zeros(num_tokens, np.int32)
         self.vectors: npt.NDArray[np.int64] = np.zeros(num_tokens, np.int64)
+        self.ends: Int32 = np.zeros(num_tokens, np.int32)
         self.pictures: PictureRows | None = None  # None: no sequence has any
         self.slots: Int32 = np.zeros((num_groups, num_tokens), np.int32)
         self.token_types: Int32 = np.zeros(num_tokens, np.int32)
@@ -117,14 +122,19 @@ class StepInputs:
         self._record[offset // WORD] = value
 
     def fill(self, seqs: Sequence[ScheduledSeq], token_types: Sequence[Sequence[int]] = ()) -> int:
-        """Lay out `seqs` one after the other; sample the last token of each sequence that needs a sample.
+        """Lay out `seqs` one after the other; sample the last token and its drafts of each that needs a sample.
 
         `token_types` are given for each sequence, () when all are 0. Returns the number of adapters in the step.
         Raises StepTooLarge, having changed nothing, when the step does not fit.
         """
         self._require_room(seqs)
         ends = list(accumulate(len(seq.token_ids) for seq in seqs))
-        samples = [end - 1 for seq, end in zip(seqs, ends, strict=True) if seq.needs_sample]
+        samples = [
+            row
+            for seq, end in zip(seqs, ends, strict=True)
+            if seq.needs_sample
+            for row in range(end - 1 - seq.num_drafts, end)
+        ]
         row = ends[-1] if ends else 0
         self.token_ids[:row] = [token for seq in seqs for token in seq.token_ids]
         self.positions[:row] = [p for seq in seqs for p in range(seq.start, seq.start + len(seq.token_ids))]
@@ -153,6 +163,8 @@ class StepInputs:
             has_some = self.pictures.fill(seqs, self.vectors[:row], self.rope_rows[:row])
             self.turn_by(self.rope_rows if has_some else self.positions)
             self._set(STEP.vectors, self.vectors.ctypes.data * has_some)
+            has_ends = has_some and self.pictures.fill_ends(seqs, self.ends[:row])
+            self._set(STEP.ends, self.ends.ctypes.data * has_ends)
         self._set(STEP_BYTES + STEP.num_tiles, row)
         num_groups = self._adapters.fill(seqs)
         self._set(STEP.num_lora_groups, num_groups)
@@ -172,10 +184,11 @@ class StepInputs:
 
     def _require_room(self, seqs: Sequence[ScheduledSeq]) -> None:
         """Raise StepTooLarge for a step with which a kernel would read or write memory outside of these arrays."""
-        num_seqs, num_tokens = self.block_tables.shape[1], 0
-        for b, seq in enumerate(seqs):
+        num_seqs, num_tokens, num_samples = self.block_tables.shape[1], 0, 0
+        for seq in seqs:
             end = seq.start + len(seq.token_ids)
             num_tokens += len(seq.token_ids)
+            num_samples += 1 + seq.num_drafts
             if end > self._max_model_len:
                 raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"max_model_len {self._max_model_len}")
             needs = [(table, end) for _, table in zip(self._groups, seq.block_tables, strict=True)]
@@ -186,8 +199,8 @@ class StepInputs:
                     raise StepTooLarge(seq.request_id, f"a context of {needed} tokens", f"{held} in its block table")
             if num_tokens > len(self.token_ids):
                 raise StepTooLarge(seq.request_id, f"token {num_tokens} of the step", f"{len(self.token_ids)}")
-            if b >= num_seqs:
-                raise StepTooLarge(seq.request_id, f"sequence {b + 1} of the step", f"{num_seqs}")
+            if num_samples > num_seqs:
+                raise StepTooLarge(seq.request_id, f"sequence or draft {num_samples} of the step", f"{num_seqs}")
 
     def _place_tables(self, group: int, span: AttentionSpan, seqs: Sequence[ScheduledSeq]) -> None:
         """Fill in the block tables and slots of one group of layers."""

@@ -53,6 +53,7 @@ class StepRecord(NamedTuple):
     state_write: int = 0  # [T] slot of the sequence's state after each row; a later row of the same slot replaces it
     rope_rows: int = 0  # [T] row of the rotary tables: the position, unless the token is of a picture or follows one
     vectors: int = 0  # int64 [T] addresses of the vectors of tokens of pictures, 0 for others; 0 = there are none
+    ends: int = 0  # [T] end of the keys that a token sees, in layers with `sees_ahead`; 0 = none sees keys behind it
 
 
 STEP = offsets(StepRecord)
@@ -168,7 +169,7 @@ class RopeOperands(NamedTuple):
     cos: int  # float32 [max_model_len, rotary / 2]
     sin: int
     rotary: int  # number of rotated elements at the beginning of a head
-    is_interleaved: int  # 1: rotated pairs are neighbours, 0: they are rotary / 2 apart
+    is_interleaved: int  # 1: rotated pairs are neighbours, 0: rotary / 2 apart, 2: rotary / 4 apart in each half
     k_cache: int  # [blocks, kv_heads] of [head_pad, block_size], and [block_size] scales of 8-bit caches
     v_cache: int  # [blocks, kv_heads] of [block_size, head_pad], and [block_size] scales of 8-bit caches
     heads: int
@@ -224,6 +225,7 @@ class AttentionOperands(NamedTuple):
     bias_stride: int = 0
     bias_middle: int = 0  # column of distance 0
     record: int = 0  # bytes from the step's record to the one that describes the entries
+    sees_ahead: int = 0  # 1: a token sees keys up to its end in StepRecord.ends
 
 
 class BothSidesOperands(NamedTuple):

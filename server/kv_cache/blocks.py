@@ -22,14 +22,12 @@ class BlockPool:
     Free blocks without a digest come first; those with one follow, the least recently freed first.
     """
 
-    def __init__(self, num_blocks: int, tiers: Tiers | None = None, log: CacheLog | None = None) -> None:
-        """Make a pool. Blocks that become both held and cached are offered to `tiers`, as are those it evicts.
-
-        `log` gets the changes of what is cached.
-        """
+    def __init__(self, num_blocks: int, tiers: Tiers | None = None) -> None:
+        """Make a pool. Blocks that become both held and cached are offered to `tiers`, as are those it evicts."""
         if num_blocks < 2:
             raise ValueError(f"a KV cache needs the null block and at least one more, not {num_blocks} blocks")
-        self.num_blocks, self.tiers, self._log = num_blocks, tiers, log
+        self.num_blocks, self.tiers = num_blocks, tiers
+        self.log: CacheLog | None = None  # None: nobody follows what is cached
         self.num_free = num_blocks - 1
         self.ref_counts = [0] * num_blocks
         self.digests: list[bytes | None] = [None] * num_blocks
@@ -86,8 +84,8 @@ class BlockPool:
             self.digests[block], self._texts[block] = digest, blob.text
             self.cached[digest] = block
             self.num_gains += 1
-            if self._log is not None and blob.chain is not None:
-                self._log.stored(digest, blob.text, blob.chain, blob.block)
+            if self.log is not None and blob.chain is not None:
+                self.log.stored(digest, blob.text, blob.chain, blob.block)
             self._mirror(block)
 
     def is_held(self, digest: bytes) -> bool:
@@ -117,8 +115,8 @@ class BlockPool:
         self.digests = [None] * self.num_blocks
         if self.tiers is not None:
             self.tiers.clear()
-        if self._log is not None:
-            self._log.cleared()
+        if self.log is not None:
+            self.log.cleared()
 
     def touch_copy(self, digest: bytes) -> None:
         """Make the copies of a block the most recently used ones."""
@@ -133,8 +131,8 @@ class BlockPool:
     def _uncache(self, block: int, digest: bytes) -> None:
         self.digests[block] = None
         del self.cached[digest]
-        if self._log is not None:
-            self._log.removed(digest)
+        if self.log is not None:
+            self.log.removed(digest)
 
     def _unlink(self, block: int) -> None:
         before, after = self._prev[block], self._next[block]

@@ -1,93 +1,67 @@
-"""Changes of what a prefix cache holds, in order, for those who follow it from outside. Nothing is kept by default."""
+"""Log of what becomes cached and what does not stay: maps with vLLM's keys, which api/kv_events.py publishes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from copy import copy
+from typing import Any
 
-_PLAIN_BYTES = 32  # of a digest; a group's tag follows it
-_HASH_BYTES = 8  # of a digest that are published: routers take integers of 64 bits
-Media = list[tuple[str, int]]  # digests of what encoders read, and where it begins, in tokens from the block's begin
+from ..config import AttentionSpan, CacheConfig
+from .hashing import HashChain
 
-
-class Chain(Protocol):
-    """A prefix (hashing.HashChain)."""
-
-    digests: list[bytes]
-    salt: str
-    lora: str
-
-    def media_in(self, begin: int, end: int) -> Media:
-        """Return what encoders read that lies in these tokens."""
-        ...
-
-
-@dataclass(slots=True)
-class CacheChange:
-    """Blocks of one group that are found from now on, or no longer; `cleared` stands for all blocks of all groups.
-
-    All fields but `group` and `hashes` describe stored blocks, which follow each other in one prefix.
-    """
-
-    kind: Literal["stored", "removed", "cleared"]
-    group: int = 0  # the one after the last is that of states
-    hashes: list[int] = field(default_factory=list)
-    parent: int | None = None  # hash of the block before the first one
-    token_ids: list[int] = field(default_factory=list)
-    media: list[Media] = field(default_factory=list)  # of each block
-    salt: str = ""
-    lora: str = ""  # digest of the adapter, "" for none
+Event = dict[str, Any]
+_DEVICE = {"medium": "GPU"}  # the device, by its name in vLLM; copies in tiers are not logged
+_PLAIN_BYTES, _HASH_BYTES = 32, 8  # of a digest before a group's tag, and of those that are published
 
 
 class CacheLog:
-    """The changes since the last `take`, of the pool that it is given to and of logs made by `beside`."""
+    """Events since `events` was cleared last. The first one says that what an earlier engine had cached is gone."""
 
-    def __init__(self, changes: list[CacheChange] | None = None, group: int = 0) -> None:
-        """`group` is added to the groups of blocks. The first change clears what an earlier engine has stored."""
-        self.changes = [CacheChange("cleared")] if changes is None else changes
-        self._group = group
+    def __init__(self, config: CacheConfig) -> None:
+        self.events: list[Event] = []
+        self._size, self._first_group = config.block_size, 0
+        self._kinds = [*map(_kind, config.groups), {"kv_cache_spec_kind": "mamba"}]
+        self.cleared()
 
-    def beside(self, group: int) -> CacheLog:
-        """Return a log for another pool that writes to the same changes."""
-        return CacheLog(self.changes, group)
+    def of_states(self) -> CacheLog:
+        """Return a log of the states' pool that adds to these events; their group follows those of blocks."""
+        log = copy(self)
+        log._first_group = len(self._kinds) - 1
+        return log
 
-    def take(self) -> list[CacheChange]:
-        """Return the changes, and forget them."""
-        taken = self.changes[:]
-        self.changes.clear()
-        return taken
-
-    def stored(self, name: bytes, text: bytes, chain: Chain, block: int) -> None:
-        """Record that a block is cached, the given one of its prefix. `text` are its token ids as native int32."""
-        token_ids = memoryview(text).cast("i").tolist()
-        begin = block * len(token_ids)
-        media, parent = (
-            chain.media_in(begin, begin + len(token_ids)),
-            _hash(chain.digests[block - 1]) if block else None,
-        )
-        last, group = self.changes[-1] if self.changes else None, self._group_of(name)
-        if last is None or last.kind != "stored" or (last.group, last.hashes[-1]) != (group, parent):
-            last = CacheChange("stored", group, parent=parent, salt=chain.salt, lora=chain.lora)
-            self.changes.append(last)
-        last.hashes.append(_hash(name))
-        last.token_ids += token_ids
-        last.media.append(media)
+    def stored(self, name: bytes, text: bytes, chain: HashChain, block: int) -> None:
+        """Log that the given block of a prefix is cached. `text` are its token ids as native int32."""
+        parent, group = _hash(chain.digests[block - 1]) if block else None, self._group(name)
+        last = self.events[-1] if self.events else {}
+        if last.get("group_idx") != group or "token_ids" not in last or last["block_hashes"][-1] != parent:
+            last = {"type": "BlockStored", "block_hashes": [], "parent_block_hash": parent, "token_ids": []} | _DEVICE
+            last |= {"block_size": self._size, "lora_id": None, "lora_name": chain.lora or None, "extra_keys": []}
+            last |= {"group_idx": group} | self._kinds[group]
+            self.events.append(last)
+        last["block_hashes"].append(_hash(name))
+        last["token_ids"] += memoryview(text).cast("i").tolist()
+        last["extra_keys"].append(chain.extra_keys(block * self._size, (block + 1) * self._size) or None)
 
     def removed(self, name: bytes) -> None:
-        """Record that a block is not cached any more."""
-        group, last = self._group_of(name), self.changes[-1] if self.changes else None
-        if last is None or (last.kind, last.group) != ("removed", group):
-            last = CacheChange("removed", group)
-            self.changes.append(last)
-        last.hashes.append(_hash(name))
+        """Log that a block is not cached any more."""
+        group, last = self._group(name), self.events[-1] if self.events else {}
+        if last.get("group_idx") != group or "token_ids" in last:
+            self.events.append({"type": "BlockRemoved", "block_hashes": [], "group_idx": group} | _DEVICE)
+        self.events[-1]["block_hashes"].append(_hash(name))
 
     def cleared(self) -> None:
-        """Record that nothing is cached any more."""
-        self.changes[:] = [CacheChange("cleared")]
+        """Log that nothing is cached any more."""
+        self.events[:] = [{"type": "AllBlocksCleared"}]
 
-    def _group_of(self, name: bytes) -> int:
-        return self._group + (name[_PLAIN_BYTES] if len(name) > _PLAIN_BYTES else 0)
+    def _group(self, name: bytes) -> int:
+        return self._first_group + sum(name[_PLAIN_BYTES:])  # the tag is no byte or one
 
 
 def _hash(name: bytes) -> int:
     return int.from_bytes(name[:_HASH_BYTES], "big")
+
+
+def _kind(span: AttentionSpan) -> Event:
+    """Return vLLM's description of a group."""
+    if span.window and not span.is_chunked:
+        return {"kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": span.window}
+    return {"kv_cache_spec_kind": "chunked_local_attention" if span.is_chunked else "full_attention"}

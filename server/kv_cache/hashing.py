@@ -8,10 +8,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..types import MediaItem
-from .events import Media
 
 
 def root_digest(cache_salt: str, lora: str = "") -> bytes:
@@ -45,12 +44,12 @@ class HashChain:
     of what encoders read that begins in the block: the tokens in place of all pictures are the same.
     """
 
-    __slots__ = ("_block_size", "_items", "_media", "_root", "digests", "lora", "salt")
+    __slots__ = ("_block_size", "_items", "_media", "_root", "_salt", "digests", "lora")
 
     def __init__(self, block_size: int, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = ()) -> None:
         self._block_size = block_size
         self._items, self._media = media, tuple((item.offset, item.digest) for item in media)
-        self.salt, self.lora = cache_salt, lora
+        self._salt, self.lora = cache_salt, lora
         self._root = root_digest(cache_salt, lora)
         self.digests: list[bytes] = []
 
@@ -79,7 +78,9 @@ class HashChain:
         begin = block * self._block_size
         return Blob(self.digests[block] + tag, packed(token_ids[begin : begin + self._block_size]), self, block)
 
-    def media_in(self, begin: int, end: int) -> Media:
-        """Return the digests of what encoders read that lies in these tokens, and offsets from the first token."""
-        items = (each for each in self._items if each.offset < end and begin < each.offset + each.num_tokens)
-        return [(each.digest.hex(), each.offset - begin) for each in items]
+    def extra_keys(self, begin: int, end: int) -> list[Any]:
+        """Return what besides tokens distinguishes a block: adapter, media with offsets, and in the first the salt."""
+        items = [each for each in self._items if each.offset < end and begin < each.offset + each.num_tokens]
+        media = [(each.digest.hex(), each.offset - begin) for each in items]
+        salt = [] if begin or not self._salt else [self._salt.encode(errors="replace").decode()]
+        return [*([self.lora] if self.lora else []), *media, *salt]

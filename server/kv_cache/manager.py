@@ -31,22 +31,13 @@ from .tiers import Tiers, sum_transfers
 class KVCacheManager:
     """Allocation, prefix lookup and release over one `BlockPool`."""
 
-    def __init__(
-        self,
-        config: CacheConfig,
-        tiers: Tiers | None = None,
-        state_tiers: Tiers | None = None,
-        log: CacheLog | None = None,
-    ) -> None:
-        """`tiers` have copies of blocks, `state_tiers` copies of states; `log` gets the changes of what is cached."""
+    def __init__(self, config: CacheConfig, tiers: Tiers | None = None, state_tiers: Tiers | None = None) -> None:
+        """`tiers` have copies of blocks, `state_tiers` copies of states."""
         self.config = config
         has_prefixes = config.enable_prefix_caching
-        self.pool = BlockPool(config.num_blocks, tiers if has_prefixes else None, log)
-        shape, state_log = (
-            (config.num_states, config.block_size, config.snapshot_blocks),
-            log and log.beside(self.num_groups),
-        )
-        self.states = StateSlots(*shape, has_prefixes, state_tiers, state_log) if config.num_states else None
+        self.pool = BlockPool(config.num_blocks, tiers if has_prefixes else None)
+        states = config.num_states, config.block_size, config.snapshot_blocks, has_prefixes, state_tiers
+        self.states = StateSlots(*states) if config.num_states else None
         self.prefix_queries = 0  # prompt tokens looked up since start
         self.prefix_hits = 0  # of those, found on the device
         self.num_loaded_tokens = 0  # of those, loaded from a tier
@@ -58,9 +49,16 @@ class KVCacheManager:
         self._finder = PrefixFinder(config, self.pool, None if self.states is None else self.states.pool)
         self.num_reserved = 0  # free blocks, for tables that share a block which they will give back
 
+    def follow(self) -> CacheLog:
+        """Return a log of what is cached from now on."""
+        self.pool.log = log = CacheLog(self.config)
+        if self.states is not None:
+            self.states.pool.log = log.of_states()
+        return log
+
     @property
     def num_groups(self) -> int:
-        return len(self.config.groups)
+        return len(self.widths)
 
     @property
     def num_free_blocks(self) -> int:

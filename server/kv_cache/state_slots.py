@@ -17,7 +17,6 @@ from collections.abc import Sequence
 
 from ..types import ScheduledSeq
 from .blocks import BlockPool
-from .events import CacheLog
 from .hashing import HashChain
 from .tiers import Tiers
 
@@ -48,16 +47,10 @@ class StateSlots:
     """Allocation, snapshots and release over one `BlockPool` of slots."""
 
     def __init__(
-        self,
-        num_slots: int,
-        block_size: int,
-        snapshot_blocks: int,
-        takes_snapshots: bool,
-        tiers: Tiers | None = None,
-        log: CacheLog | None = None,
+        self, num_slots: int, block_size: int, snapshot_blocks: int, takes_snapshots: bool, tiers: Tiers | None = None
     ) -> None:
         """`snapshot_blocks`: blocks between two snapshots of one sequence, besides the one at the end of its prompt."""
-        self.pool = BlockPool(num_slots, tiers, log)
+        self.pool = BlockPool(num_slots, tiers)
         self._block_size, self._interval = block_size, snapshot_blocks * block_size
         self._takes_snapshots = takes_snapshots
 

@@ -8,7 +8,7 @@ of transformers' processors (`replace_image_token` in `models/*/processing_*.py`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Config = Mapping[str, Any]
@@ -52,6 +52,14 @@ def _gemma(_: int, __: int, layout: Layout) -> str:
     return f"\n\n<start_of_image>{'<image_soft_token>' * layout.vectors}<end_of_image>\n\n"
 
 
+def _gemma4_layout(_: Config, options: Config) -> Layout:
+    return Layout(merge=options.get("pooling_kernel_size", 3))
+
+
+def _gemma4(rows: int, columns: int, layout: Layout) -> str:
+    return f"<|image>{'<|image|>' * (rows * columns // layout.merge**2)}<image|>"
+
+
 def _idefics_layout(config: Config, _: Config) -> Layout:
     vision = config["vision_config"]
     side = vision.get("image_size", 224) // vision.get("patch_size", 32)
@@ -81,6 +89,15 @@ def _pixtral(rows: int, columns: int, layout: Layout) -> str:
     return "[IMG_BREAK]".join([row] * (rows // layout.merge)) + "[IMG_END]"
 
 
+def _square_layout(config: Config, _: Config) -> Layout:
+    vision = config["vision_config"]
+    return Layout(vectors=(vision.get("image_size", 224) // vision.get("patch_size", 32)) ** 2)
+
+
+def _square(_: int, __: int, layout: Layout) -> str:
+    return "<image>" * layout.vectors
+
+
 _QWEN = PictureFamily(
     processor="qwen2_vl.image_processing_pil_qwen2_vl.Qwen2VLImageProcessorPil",
     grid="image_grid_thw",
@@ -96,6 +113,14 @@ _GEMMA = PictureFamily(
     placeholder="<image_soft_token>",
     layout=_gemma_layout,
     text=_gemma,
+)
+_GEMMA4 = PictureFamily(
+    processor="gemma4.image_processing_pil_gemma4.Gemma4ImageProcessorPil",
+    grid="image_position_ids",
+    mark="<|image|>",
+    placeholder="<|image|>",
+    layout=_gemma4_layout,
+    text=_gemma4,
 )
 _IDEFICS = PictureFamily(
     processor="idefics3.image_processing_pil_idefics3.Idefics3ImageProcessorPil",
@@ -113,9 +138,29 @@ _PIXTRAL = PictureFamily(
     layout=_pixtral_layout,
     text=_pixtral,
 )
-FAMILIES = {  # by model_type of config.json
+_CLIP = PictureFamily(
+    processor="clip.image_processing_pil_clip.CLIPImageProcessorPil",
+    grid="",
+    mark="<image>",
+    placeholder="<image>",
+    layout=_square_layout,
+    text=_square,
+)
+_SIGLIP = replace(_CLIP, processor="siglip.image_processing_pil_siglip.SiglipImageProcessorPil")
+FAMILIES = {  # by model_type of config.json, of LLaVA behind that of its encoder
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _QWEN),
     "gemma3": _GEMMA,
+    "gemma4": _GEMMA4,
     **dict.fromkeys(("idefics3", "smolvlm"), _IDEFICS),
-    **dict.fromkeys(("mistral3", "llava"), _PIXTRAL),
+    **dict.fromkeys(("mistral3", "pixtral llava"), _PIXTRAL),
+    "clip_vision_model llava": _CLIP,
+    "siglip_vision_model llava": _SIGLIP,
 }
+
+
+def family_name(config: Config) -> str:
+    """Return the name under which FAMILIES may have the model of that config.json."""
+    name, vision = str(config.get("model_type")), config.get("vision_config")
+    if name != "llava" or not isinstance(vision, dict):
+        return name
+    return f"{vision.get('model_type', 'clip_vision_model')} {name}"

@@ -79,6 +79,9 @@ def _grid(family: PictureFamily, found: Mapping[str, Any], layout: Layout) -> tu
         case "image_grid_thw":
             frames, rows, columns = (int(each) for each in found["image_grid_thw"][0])
             return (frames, rows, columns), (rows, columns)
+        case "image_position_ids":  # column and row of each patch, -1 of those that fill up
+            columns, rows = (int(each) + 1 for each in found["image_position_ids"][0].max(axis=0))
+            return (1, rows, columns), (rows, columns)
         case "image_sizes":
             height, width = (int(each) for each in found["image_sizes"][0])
             division = height // layout.patch, width // layout.patch
@@ -93,8 +96,8 @@ def _processed(values: Any, grid: Grid, division: tuple[int, int]) -> ProcessedP
     import numpy as np
 
     array = np.ascontiguousarray(values, dtype=np.float32)
-    if array.ndim == 5:  # [pictures, crops, 3, height, width], one picture
-        array = array[0]
+    if array.ndim in (3, 5):  # [pictures, patches, d] or [pictures, crops, 3, height, width], one picture
+        array = array[0] if array.ndim == 5 else array[0, : grid[1] * grid[2]]
     pixels = array.tobytes()
     digest = hashlib.sha256(repr((array.shape, grid)).encode() + pixels).digest()
     return ProcessedPicture(digest, pixels, array.shape, grid, division)

@@ -19,7 +19,7 @@ from ..text.limited_pool import LimitedPool
 from ..text.limited_process import Refusal
 from ..text.tokenizer import read_json
 from .config import MediaConfig
-from .families import FAMILIES, Layout, PictureFamily
+from .families import FAMILIES, Layout, PictureFamily, family_name
 from .fetch import Fetcher, FetchError
 from .picture import MEDIA_TYPES, PictureError
 from .processing import ProcessedPicture, picture_work
@@ -111,7 +111,8 @@ def picture_reader(directory: Path, config: MediaConfig) -> PictureReader | None
     Raises CheckpointError.
     """
     model = read_json(directory / "config.json", dict[str, Any])
-    family = FAMILIES.get(str(model.get("model_type")))
+    name = family_name(model)
+    family = FAMILIES.get(name)
     options = _options(directory)
     if family is None or options is None:
         return None
@@ -120,7 +121,7 @@ def picture_reader(directory: Path, config: MediaConfig) -> PictureReader | None
         layout = family.layout(model, options)
     except (KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
         raise CheckpointError("config.json", f"vision_config: {error}") from error
-    return PictureReader(model["model_type"], layout, options, config)
+    return PictureReader(name, layout, options, config)
 
 
 def _options(directory: Path) -> dict[str, Any] | None:

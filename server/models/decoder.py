@@ -104,9 +104,9 @@ class _Builder:
         return Vector(name, axis.size, axis if axis.is_split else None)
 
     def final_norm(self) -> tuple[Op, ...]:
-        """Return the norm of the last layer's stream, unless each layer ends with one."""
-        ends_normed = self._spec.layers[-1].norms == "stream"
-        return () if ends_normed else (self.norm("final norm", FINAL_NORM),)
+        """Return the norm of the last layer's stream, unless each layer ends with one or there is none."""
+        is_left_out = self._spec.layers[-1].norms == "stream" or not self._spec.stack.ends_normed
+        return () if is_left_out else (self.norm("final norm", FINAL_NORM),)
 
     def heads(self, embedding: WeightRows) -> tuple[Op, ...]:
         """Return the output layer or the pooler, which reads the last stream."""

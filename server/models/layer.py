@@ -13,7 +13,7 @@ from .linear import HeadCounts
 from .state_layer import GatedDeltaNetSpec, Mamba2Spec, ShortConvSpec, StateMixer
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "proportional"]
-Activation = Literal["none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2", "xielu"]
+Activation = Literal["none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2", "xielu", "quick_gelu"]
 Routing = Literal["softmax", "softmax_of_chosen", "sigmoid", "sigmoid_of_chosen", "softmax_of_near"]
 
 # Norms of query and key heads.
@@ -56,6 +56,7 @@ class RopeSpec:
     long_factors: tuple[float, ...] = ()  # longrope: of each pair, for longer contexts
     partial_factor: float = 1.0  # share of a head that is rotated: its first elements, or proportional: its first pairs
     is_interleaved: bool = False  # neighbours are rotated as a pair
+    is_halved: bool = False  # each half of a head is rotated by itself
     sections: tuple[int, ...] = ()  # pairs that turn by a picture's time, row and column; () = all by one position
     has_mixed_sections: bool = False  # the three take turns in the first pairs, instead of following one another
 

@@ -60,6 +60,7 @@ class StackSpec:
     norm: NormSpec = NormSpec()
     max_length: int = 0  # of an encoder's text, in tokens; 0: the model's max_position
     names: Names | None = None  # of the stack's tensors; None: the model's
+    ends_normed: bool = True  # a norm follows the last layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +143,19 @@ class ModelSpec:
         return self.stack.kind == "encoder"
 
     @property
+    def has_whole_pictures(self) -> bool:
+        """Whether a step computes all tokens of a picture or none, because they see each other."""
+        return self.vision is not None and self.vision.span_layers != "none"
+
+    @property
     def vision_encoder(self) -> ModelSpec:
         """The layers that see pictures, as a model of its own."""
         assert self.vision is not None
         vision, of_vectors = self.vision, EmbeddingSpec(0, self.vision.hidden_size)
         norm = NormSpec("rms" if vision.is_rms else "layer", vision.eps)
-        stack = StackSpec("encoder", vision.hidden_size, of_vectors, vision.layers, norm)
+        stack = StackSpec(
+            "encoder", vision.hidden_size, of_vectors, vision.layers, norm, ends_normed=vision.ends_normed
+        )
         return ModelSpec(f"vision encoder of {self.architecture}", (stack,), MAX_PATCHES, names=vision.names)
 
     @property

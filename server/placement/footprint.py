@@ -54,12 +54,12 @@ class StepLimits:
     num_tokens: int
     num_samples: int
     num_workers: int  # threads of the emulator
-    num_drafts: int = 0  # tokens of each sequence that the step verifies, besides its last known one
+    num_drafts: int = 0  # of the samples, most that follow a draft
 
     @property
     def num_seqs(self) -> int:
-        """Number of sequences; each has a sample for each token that it may verify."""
-        return self.num_samples // (1 + self.num_drafts)
+        """Number of sequences."""
+        return self.num_samples - self.num_drafts
 
     @property
     def num_scratches(self) -> int:

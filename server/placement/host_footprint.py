@@ -20,6 +20,7 @@ from ..models.ops import Add, AddRows, LatentAttention, LayerNorm, Norm, NormOut
 from ..models.spec import ModelSpec
 from ..models.stream_ops import ChangeStreams
 from ..models.tensors import op_vectors
+from ..models.vision import PRODUCT_ROWS
 from .adapters import adapter_bytes
 from .cache_layout import AttentionSizes, kv_layer_bytes
 from .core_share import DTYPE_BYTES
@@ -229,10 +230,12 @@ def _add_source(fixed: dict[HostUse, int], encoder: ModelSpec, tp: int, shape: S
 
 
 def vision_bytes(model: ModelSpec, shape: ServingShape) -> int:
-    """Return the bytes of a vision encoder, its connectors in float32; 0 without one."""
+    """Return the bytes of a vision encoder, the weights around its layers counted as float32; 0 without one."""
     if model.vision is None:
         return 0
     encoder, own = model.vision_encoder, vision_shape(model, shape)
     whole = HostFootprint.of(encoder, ShardSpec.of(encoder, 1), own)
     blocks, _ = vision_blocks(own.max_model_len)
-    return replace(whole, kv_block=whole.kv_layer).total(blocks) + model.vision.num_weights * FLOAT32_BYTES
+    inputs, outputs = model.vision.product_widths
+    around = model.vision.num_weights + PRODUCT_ROWS * (2 * inputs + outputs)
+    return replace(whole, kv_block=whole.kv_layer).total(blocks) + around * FLOAT32_BYTES

@@ -16,11 +16,11 @@ TEXT_SLOTS = 8  # slots for texts that are encoded between the steps of generati
 
 
 def num_state_slots(model: ModelSpec, max_num_seqs: int, num_drafts: int = 0) -> int:
-    """Return the slots: the null slot, and for each sequence its own, one for a snapshot, and one for each draft.
+    """Return the slots: the null slot, for each sequence its own and one for a snapshot, and those of a step's drafts.
 
     Returns 0 without state layers.
     """
-    return 0 if model.state_mixer is None else 1 + (2 + num_drafts) * max_num_seqs
+    return 0 if model.state_mixer is None else 1 + 2 * max_num_seqs + num_drafts
 
 
 def stored_slots(model: ModelSpec, max_num_seqs: int, num_drafts: int = 0) -> int:

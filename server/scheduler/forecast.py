@@ -81,7 +81,11 @@ class Forecast:
             self._margins.compare(request_id, report.time)
         is_next = last is not None and last.step_id + 1 == report.step_id and last.num_running + last.num_waiting > 0
         begin = last.time if last is not None and is_next else report.start_time
-        self.rates.record(1, report.num_prefill_tokens, report.num_decode_tokens, max(0.0, report.time - begin))
+        seconds = max(0.0, report.time - begin)
+        if report.drafts:  # the rates are of steps of one token
+            num_sequences = report.num_decode_tokens - sum(count for count, _ in report.drafts)
+            seconds *= num_sequences / (num_sequences + sum(accepted for _, accepted in report.drafts))
+        self.rates.record(1, report.num_prefill_tokens, report.num_decode_tokens, seconds)
         keep = (1 - 1 / NUM_ENDS_KEPT) ** num_ended
         self._num_generated = keep * self._num_generated + num_generated
         self._num_ended = keep * self._num_ended + num_ended

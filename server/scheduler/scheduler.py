@@ -12,7 +12,7 @@ being sampled has nothing to compute, so it is left out until that step is appli
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 
 from ..config import SchedulerConfig
@@ -101,7 +101,8 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} is open already")
         blocks = self._cache.open(request.cache_salt, request.lora, request.media)
         order = self._service.order(request, self._size.rates.prompt_token_s)
-        seq = self._open[request.request_id] = Sequence(request, blocks, order, encoded)
+        whole = request.media if self._config.has_whole_pictures else ()
+        seq = self._open[request.request_id] = Sequence(request, blocks, order, encoded, whole)
         self._waiting.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
@@ -149,7 +150,7 @@ class Scheduler:
         return audit(self._cache, self._open.values(), (*self._running, *self._waiting))
 
     def _apply(
-        self, placed: Iterable[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
+        self, placed: Collection[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
     ) -> list[TokenEvent]:
         events, self._pending_events = self._pending_events, []
         size = self._cache.config.block_size
@@ -227,8 +228,8 @@ class Scheduler:
                 self._waiting.remove(seq)
                 self._running.add(seq)
                 seq.is_running = True
-                if is_new:
-                    step.admit(seq.request)
+                if is_new and seq.is_decode:
+                    step.admit(seq)
                 # A preempted sequence whose tokens are all cached but one decodes: not in a step of prompts alone.
                 if self._policy.mixes_phases or not seq.is_decode:
                     step.place(seq)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..kv_cache.sequence_blocks import SequenceBlocks
-from ..types import Request, TokenLogprobs
+from ..types import MediaItem, Request, TokenLogprobs
 from .service import SERVICE_POLICIES, Order
 
 
@@ -33,16 +33,23 @@ class Sequence:
         "request",
         "token_ids",
         "was_admitted",
+        "was_placed",
+        "whole",
     )
 
     def __init__(
-        self, request: Request, blocks: SequenceBlocks, order: Order | None = None, encoded: tuple[int, ...] = ()
+        self,
+        request: Request,
+        blocks: SequenceBlocks,
+        order: Order | None = None,
+        encoded: tuple[int, ...] = (),
+        whole: tuple[MediaItem, ...] = (),
     ) -> None:
-        """Begin a sequence whose media are `encoded` in these blocks.
+        """Begin a sequence whose media are `encoded` in these blocks; no step divides the pictures of `whole`.
 
         `order` is its place in service, by default that of policy fair.
         """
-        self.request, self.encoded = request, encoded
+        self.request, self.encoded, self.whole = request, encoded, whole
         self.blocks = blocks
         self.token_ids: list[int] = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)
@@ -53,7 +60,7 @@ class Sequence:
         self.num_cached_tokens = 0  # found in the prefix cache at the first admission, resumed tokens included
         self.prompt_logprobs: list[TokenLogprobs] = []  # computed and not sent yet
         self.first_token_time: float | None = None  # of this engine
-        self.was_admitted = False
+        self.was_admitted = self.was_placed = False
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.
         self.order = order or SERVICE_POLICIES["fair"].order(request, 0.0)
@@ -84,6 +91,18 @@ class Sequence:
         """Forget everything that was computed; the sequence does not run any more."""
         self.num_scheduled_tokens = self.num_computed_tokens = 0
         self.prompt_logprobs, self.is_running = [], False
+
+    def without_part(self, end: int, most: int) -> int:
+        """Return the end of a step that would compute tokens up to `end`, without a part of a picture at its end.
+
+        A picture at the step's beginning may take it up to `most`. A cached prefix may end in a picture: its tokens saw
+        the whole picture when they were computed.
+        """
+        for each in self.whole:
+            begin, stop = max(each.offset, self.num_scheduled_tokens), each.offset + each.num_tokens
+            if begin < end < stop:
+                return stop if begin == self.num_scheduled_tokens and stop <= most else begin
+        return end
 
     @property
     def num_pending(self) -> int:

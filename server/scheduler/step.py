@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..kv_cache.manager import KVCacheManager
-from ..kv_cache.state_slots import StateSlots, placed
-from ..types import Request, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
+from ..kv_cache.state_slots import NO_STATE, StateSlots, placed
+from ..types import ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
 
@@ -15,11 +17,13 @@ class StepDraft:
         "admitted",
         "budget",
         "decode",
+        "drafts",
         "max_chunk",
         "max_prompts",
         "preempted",
         "prefill",
         "received_time",
+        "room",
         "states",
         "time",
     )
@@ -32,18 +36,20 @@ class StepDraft:
         `states` are the slots of sequences' states, None where no layer keeps one.
         """
         self.states = states
-        self.budget = budget
+        self.budget = self.room = budget  # a target of the step's time reduces the budget, not the room
         self.max_chunk = budget if max_chunk is None else max_chunk
         self.max_prompts: int | None = None  # None = as many as the batching policy lets in
         self.time = time
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []
+        self.drafts: Mapping[Sequence, tuple[int, ...]] = {}  # of sequences that decode, which have blocks for them
         self.preempted: list[str] = []
         self.admitted: list[str] = []
         self.received_time: float | None = None
 
-    def admit(self, request: Request) -> None:
-        """Note that `request` is placed for the first time."""
+    def admit(self, seq: Sequence) -> None:
+        """Note that a request is placed for the first time."""
+        request, seq.was_placed = seq.request, True
         self.admitted.append(request.request_id)
         if request.received_time is not None:
             self.received_time = min(request.received_time, self.received_time or request.received_time)
@@ -54,7 +60,10 @@ class StepDraft:
         end = min(len(token_ids), start + self.budget, start + self.max_chunk)
         if self.states is not None:  # a chunk ends where a snapshot is worth it
             end = min(end, self.states.next_boundary(start, seq.num_prompt_tokens) or end)
-        request = seq.request
+        most = end if self.prefill else start + min(self.room, self.max_chunk)
+        end, request = seq.without_part(end, most), seq.request
+        if end == start:  # a later step has room for the picture
+            return
         placed = ScheduledSeq(
             request.request_id,
             tuple(token_ids[start:end]),
@@ -69,18 +78,21 @@ class StepDraft:
             encoded=seq.encoded,
             state=self._state(seq, start, end),
         )
+        if not seq.was_placed:
+            self.admit(seq)
         (self.decode if seq.is_decode else self.prefill).append(placed)
         seq.num_scheduled_tokens = end
-        self.budget -= end - start
+        self.budget, self.room = max(0, self.budget - end + start), self.room - end + start
 
     def place_decode(self, seq: Sequence) -> None:
-        """Compute the last token of a sequence that decodes; a faster `place`."""
-        token_ids, request = seq.token_ids, seq.request
+        """Compute the last token of a sequence that decodes, and its drafts; a faster `place`."""
+        drafts = self.drafts.get(seq, ()) if self.drafts else ()
+        token_ids, request, start = seq.token_ids, seq.request, seq.num_scheduled_tokens
         self.decode.append(
             ScheduledSeq(
                 request.request_id,
-                (token_ids[-1],),
-                seq.num_scheduled_tokens,
+                (token_ids[-1], *drafts),
+                start,
                 seq.blocks.tables,
                 True,
                 request.sampling,
@@ -90,14 +102,21 @@ class StepDraft:
                 None,
                 request.media,
                 seq.encoded,
-                self._state(seq, seq.num_scheduled_tokens, seq.num_scheduled_tokens + 1),
+                self._row_states(seq, 1 + len(drafts)) if drafts else self._state(seq, start, start + 1),
+                len(drafts),
             )
         )
         seq.num_scheduled_tokens += 1
-        self.budget -= 1
+        self.budget, self.room = self.budget - 1 - len(drafts), self.room - 1 - len(drafts)
 
     def _state(self, seq: Sequence, start: int, end: int) -> tuple[int, int]:
         return placed(self.states, seq.blocks.state, (start, end), seq.num_prompt_tokens)
+
+    def _row_states(self, seq: Sequence, count: int) -> tuple[int, ...]:
+        """Return the slots before and after each of `count` tokens, where layers keep a state."""
+        if self.states is None:
+            return NO_STATE, NO_STATE
+        return self.states.place_row(seq.blocks.state, seq.num_scheduled_tokens, count, seq.num_prompt_tokens)
 
     @property
     def is_empty(self) -> bool:
@@ -132,7 +151,7 @@ def report_of(
         num_running=num_running,
         num_waiting=num_waiting,
         num_prefill_tokens=sum(len(seq.token_ids) for seq in plan.prefill),
-        num_decode_tokens=len(plan.decode),
+        num_decode_tokens=sum(len(seq.token_ids) for seq in plan.decode),
         admitted=plan.admitted,
         preempted=plan.preempted,
         num_free_blocks=cache.num_free_blocks,
@@ -143,4 +162,7 @@ def report_of(
         device=result.device,
         served=served,
         tiers=cache.tier_report(),
+        drafts=tuple(
+            (seq.num_drafts, len(result.further.get(seq.request_id, ()))) for seq in plan.decode if seq.num_drafts
+        ),
     )

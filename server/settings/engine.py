@@ -14,9 +14,10 @@ from ..host.affinity import NONE, choose_cpus
 from ..host.cpu_quota import host_threads
 from .adapters import AdapterSettings
 from .base import slice_of
-from .model import ModelSettings
+from .model import Json, ModelSettings
 from .neuron import ARTIFACTS
 from .sources import neuron_variables, runtime_cores
+from .speculation import read_speculation
 
 CpuThreads = Annotated[int, Field(ge=1, le=1024)] | Literal["auto"]
 
@@ -33,6 +34,11 @@ class EngineSettings(ModelSettings, AdapterSettings):
         "auto", description="type of the KV cache; int8 and fp8 have a scale for each token and head; auto is dtype"
     )
     enable_prefix_caching: bool = Field(True, description="reuse the KV cache of equal prompt prefixes")
+    speculative_config: Json = Field(
+        None,
+        description='JSON with vLLM\'s keys, such as {"method":"ngram"}: draft tokens and verify several in a step; the'
+        " output is the same (default: off)",
+    )
     num_gpu_blocks_override: int | None = Field(
         None, ge=2, description="number of KV cache blocks (default: as many as fit in device memory)"
     )
@@ -142,4 +148,5 @@ class EngineSettings(ModelSettings, AdapterSettings):
             kernel_checks=self.kernel_checks,
             neuron=self.neuron.config,
             lora=self.lora_config,
+            speculation=read_speculation(self.speculative_config),
         )

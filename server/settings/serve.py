@@ -29,7 +29,6 @@ from .base import File, Texts, slice_of
 from .engine import EngineSettings
 from .healing import HealingSettings
 from .keys import KeySettings
-from .kv_events import KvEventsSettings
 from .logs import LogFormat, log_to_stderr
 from .media import MediaSettings
 from .model import DEFAULT_MODEL
@@ -48,7 +47,6 @@ class ServeSettings(
     EngineSettings,
     HealingSettings,
     OffloadSettings,
-    KvEventsSettings,
     PoolingSettings,
     MediaSettings,
     ObjectiveSettings,
@@ -236,7 +234,7 @@ class ServeSettings(
             max_num_queued_reqs=most,
             pooling=self.pooling_mode,
             normalize=self.normalizes,
-            reports_cache_changes=self.kv_events.is_on,
+            logs_cache=self.kv_events is not None,
         )
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:

@@ -277,12 +277,11 @@ def test_pictures_are_extra_keys_of_the_blocks_that_they_lie_in(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ('{"enable_kv_cache_events": true, "buffer": 3}', "kv_events_config has no key buffer; it has enable_kv_cache"),
-        ("[]", "kv_events_config must be a JSON object"),
-        ('{"endpoint": "inproc://cache"}', "kv_events_config.endpoint is 'inproc://cache': expected tcp://HOST:PORT"),
-        ('{"endpoint": "tcp://*:65535"}', "kv_events_config.endpoint is 'tcp://*:65535': expected tcp://HOST:PORT"),
+        ('{"enable_kv_cache_events": true, "buffer": 3}', "object contains unknown field `buffer`"),
+        ("[]", "expected `object`, got `array`"),
+        ('{"endpoint": "inproc://cache"}', "kv_events_config.endpoint is 'inproc://cache': expected `str` matching"),
         ('{"publisher": "kafka"}', "kv_events_config.publisher is 'kafka': expected 'null' or 'zmq'"),
-        ('{"hwm": -1}', "kv_events_config.hwm is -1: expected 0 to"),
+        ('{"hwm": -1}', "kv_events_config.hwm is -1: expected `int` >= 0"),
         ('{"topic": 3}', "kv_events_config.topic is 3: expected `str`"),
     ],
 )

@@ -39,6 +39,7 @@ from tools.random_checkpoint.writer import write_checkpoint
 
 FLAGS = ("--max-engine-restarts", "1000", "--engine-hang-timeout", "1", "--max-num-seqs", str(MAX_NUM_SEQS))
 KEPT = ("--kept-kv-cache-gib", "0.1")  # which the built-in model does without by itself
+DRAFTS = ("--speculative-config", '{"method":"ngram","prompt_lookup_min":2}')
 CHAOS = pytest.mark.chaos
 Strike = Callable[[int], None]  # at a process
 Victim = Callable[[Server, int], int | None]  # of the strike of that number; None while it is not there
@@ -119,6 +120,7 @@ def by_memory() -> Iterator[tuple[Strike, tuple[str, ...]]]:
     ("striking", "count", "more", "program"),
     [
         pytest.param(by_signal(signal.SIGKILL), 3, KEPT, "neuronserve", id="short"),
+        pytest.param(by_signal(signal.SIGKILL), 3, DRAFTS, "neuronserve", id="drafts"),
         pytest.param(by_signal(signal.SIGSEGV), 20, KEPT, "neuronserve", id="kept", marks=CHAOS),
         pytest.param(by_signal(signal.SIGKILL), 20, (), "neuronserve", id="SIGKILL", marks=CHAOS),
         pytest.param(by_signal(signal.SIGKILL), 20, ("--spare-engine",), "neuronserve", id="spare", marks=CHAOS),

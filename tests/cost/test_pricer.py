@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from neuronserve.planner.model_names import NAMED
 from neuronserve.server.clock import NS
+from neuronserve.server.config.speculation import SpeculationConfig
 from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.pricer import HostOfSteps, StepPricer
 from neuronserve.server.cost.shape import matrix_params
+from neuronserve.server.cost.speculation import SPECULATION_REASON
 from neuronserve.server.cost.stacks import STACK_NAMES, STACKS, HostWork, StackName
 from neuronserve.server.device.buckets import powers_of_two, smallest
 from neuronserve.server.device.catalog import instance
@@ -170,3 +172,15 @@ def test_the_host_of_a_stack_is_that_of_the_calibration(name: StackName) -> None
     assert host.work == COST.calibration.host(STACKS[name].host)
     assert host.pads_slots == STACKS[name].pads_slots
     assert host.sampled_vocab == (0 if STACKS[name].samples_on_device else SMALL.vocab_size)
+
+
+def test_a_step_with_drafts_is_a_graph_with_room_for_all_of_them_and_nobody_s_measurement() -> None:
+    checking = COST.checking(SpeculationConfig("ngram", 3))
+    assert COST.checking(None) is COST
+    pricer = StepPricer(COST, SLOTS, (LONGEST,), (128, LONGEST), checking=checking)
+    drafted = seq("a", 126, 3)._replace(num_drafts=2)
+    charge = pricer.charge(StepPlan(1, (), (drafted, seq("b", 5, 1))))
+    assert charge.ns == round(checking.decode(SLOTS, LONGEST).elapsed_s * NS)
+    assert charge.ns > pricer.charge(plan([], [127, 5])).ns
+    assert charge.extrapolated_ids(StepPlan(1, (), (drafted, seq("b", 5, 1)))) == {"a", "b"}
+    assert SPECULATION_REASON in pricer.extrapolated

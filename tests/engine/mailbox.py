@@ -15,7 +15,7 @@ class Mailbox:
     def __init__(self, requests: Sequence[Request]) -> None:
         self.commands: list[Command] = [Add(request) for request in requests]
         self.events: list[TokenEvent] = []
-        self.num_preempted = 0
+        self.num_preempted = self.num_turns = 0
 
     def drain(self, timeout_s: float) -> list[Command]:
         del timeout_s
@@ -23,6 +23,7 @@ class Mailbox:
         return commands
 
     def put(self, tokens: Tokens) -> None:
+        self.num_turns += 1
         self.num_preempted += len(tokens.report.preempted)
         self.events += tokens.events
 

@@ -16,6 +16,7 @@ from neuronserve.server.types import Request
 from tests.depth import representative
 from tests.engine.config import engine_config
 from tests.engine.test_engine_invariance import alone, generate, requests
+from tests.engine.test_speculative_engine import SPECULATION, num_accepted, same
 from tools.random_checkpoint.adapter import adapter_tensors, write_adapter
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -38,6 +39,7 @@ def engine(request: pytest.FixtureRequest, folder: Path, kernel_cache: str) -> I
         kernel_cache,
         tensor_parallel_size=2,
         quantization=request.param,
+        speculation=SPECULATION,
         lora=LoraConfig(4, 20, tuple(LoraModule(name, str(folder / name)) for name in RANKS)),
     )
     loaded = load_engine(config, lambda _: None)
@@ -69,6 +71,10 @@ def test_preemption_changes_no_token(engine: LoadedEngine) -> None:
     squeezed = generate(engine, some, tokens=256)
     assert squeezed.num_preempted > 0
     assert squeezed.tokens == alone(engine, some)
+
+
+def test_drafts_change_no_token(engine: LoadedEngine) -> None:
+    assert num_accepted(same(engine, mixed(engine, 8))) > 0
 
 
 def test_adapters_share_no_prefix(engine: LoadedEngine) -> None:

@@ -75,7 +75,7 @@ def test_each_group_of_layers_has_its_tables_and_slots() -> None:
         ([seq("long", 24, start=20)], "request long: a context of 44 tokens; .* room for max_model_len 40"),
         ([seq("bare", 3, start=15, num_blocks=1)], "request bare: a context of 18 tokens; .* room for 16 in its block"),
         ([seq("a", 20), seq("wide", 5)], "request wide: token 25 of the step; .* room for 24"),
-        ([seq(name, 1) for name in "abcd"], "request d: sequence 4 of the step; .* room for 3"),
+        ([seq(name, 1) for name in "abcd"], "request d: sequence or draft 4 of the step; .* room for 3"),
     ],
 )
 def test_a_step_beyond_the_room_is_refused_by_name_and_changes_nothing(seqs: list[ScheduledSeq], words: str) -> None:

@@ -68,6 +68,7 @@ class Case:
     cap: float = 0.0
     has_sinks: bool = False
     has_slopes: bool = False
+    spans: tuple[tuple[int, int], ...] = ()  # begin and end of tokens of each sequence that see each other
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(sum(self.contexts) + self.head_dim)
@@ -126,12 +127,19 @@ class Case:
         i, j = np.arange(n)[:, None], np.arange(n)[None, :]
         scores -= self.slopes.astype(np.float64)[:, None, None] * (i - j)
         first = i // -self.window * -self.window if self.window < 0 else i - self.window + 1 if self.window else 0
-        scores = np.where((j <= i) & (j >= first), scores, -np.inf)
+        scores = np.where((j < self.ends(np.arange(n))[:, None]) & (j >= first), scores, -np.inf)
         sinks = self.sinks.astype(np.float64)[:, None, None] if self.has_sinks else np.full((1, 1, 1), -np.inf)
         highest = np.maximum(scores.max(-1, keepdims=True), sinks)
         weights = np.exp(scores - highest)
         weights /= weights.sum(-1, keepdims=True) + np.exp(sinks - highest)
         return np.einsum("hqk,khd->qhd", weights, np.repeat(v, group, axis=1))
+
+    def ends(self, positions: Array) -> Array:
+        """Return the end of the keys that each position sees."""
+        found = positions + 1
+        for begin, end in self.spans:
+            found[(begin <= positions) & (positions < end)] = end
+        return found.astype(np.int32)
 
     def run(
         self, pool: WorkerPool, parts: list[tuple[int, int, int]], tile_tokens: int = 4, num_slots: int = 0
@@ -145,7 +153,7 @@ class Case:
             tables[1, i, : len(self.tables[s])] = self.tables[s]  # of the second group of layers
         starts = np.cumsum([0] + [b - a for _, a, b in parts]).astype(np.int32)
         positions = np.concatenate([np.arange(a, b) for _, a, b in parts]).astype(np.int32)
-        greedy = SamplingParams(max_tokens=1)
+        ends, greedy = self.ends(positions), SamplingParams(max_tokens=1)
         seqs = [ScheduledSeq(str(s), (0,) * (b - a), a, (), True, greedy, (), 1) for s, a, b in parts]
         entries = np.array(AttentionWork(tile_tokens, num_slots, 8).divide(seqs), np.int32)
         tile_seq, tile_row, split = (np.ascontiguousarray(x) for x in (entries[:, 0], entries[:, 1], entries[:, 2:]))
@@ -166,6 +174,7 @@ class Case:
             *(address(scratch), stride, tile_tokens, address(queries), self.heads * self.head_dim),
             *(self.k_cache.shape[-1], self.k_cache.strides[0], round_up(rows, 16), group),
             *(address(partials), address(arrivals), 1),
+            sees_ahead=int(bool(self.spans)),
         )
         step = step_record(
             num_tokens=len(q),
@@ -180,6 +189,7 @@ class Case:
             tile_row=address(tile_row),
             tile_split=address(split),
             counters=address(counters),
+            ends=address(ends),
         )
         dtype = "float32" if self.dtype == "float32" else "bfloat16"
         head_dim, block = (64, 32) if self.isa == "amx" else (80, 16)

@@ -89,6 +89,16 @@ def test_scores_fall_by_the_slope_of_each_head(
     assert np.array_equal(chunked[0], got[-1])
 
 
+@caches
+@pytest.mark.parametrize("window", representative([0, 7, 40], 7))
+def test_tokens_of_a_span_see_those_behind_them(two_threads: WorkerPool, cache: Cache, window: int) -> None:
+    case = Case(cache, 6, 2, 64, 32, window, [600], spans=((3, 90), (95, 96), (PARTITION - 70, PARTITION + 30)))
+    got, want = case.run(two_threads, [(0, 0, 600)]), case.want(0)
+    assert np.abs(got - want).max() <= limit(cache) * np.abs(want).max()
+    begin, end = case.spans[-1]
+    assert np.array_equal(case.run(two_threads, [(0, begin - 2, end)], tile_tokens=3), got[begin - 2 : end])
+
+
 @pytest.mark.parametrize("sink", [-1e4, 1e4])
 def test_a_sink_far_from_all_scores_takes_nothing_or_all(two_threads: WorkerPool, sink: float) -> None:
     case = Case(("float32", "portable"), 6, 2, 64, 32, 0, [67], has_sinks=True)

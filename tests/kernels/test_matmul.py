@@ -211,6 +211,8 @@ def activated(activation: str, x: Array) -> Array:
         return x * ndtr(x)
     if activation == "silu":
         return x / (1 + np.exp(-x))
+    if activation == "quick_gelu":
+        return x / (1 + np.exp(-1.702 * x))
     if activation == "swiglu_clamped":
         return np.minimum(x, 7) / (1 + np.exp(-1.702 * np.minimum(x, 7)))
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))

@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from neuronserve.server.config import AttentionSpan, CacheConfig
 from neuronserve.server.kv_cache.audit import audit
 from neuronserve.server.kv_cache.blocks import NULL_BLOCK
-from neuronserve.server.kv_cache.events import CacheLog
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.kv_cache.sequence_blocks import Prefix, SequenceBlocks
 from neuronserve.server.kv_cache.state_slots import TO_LOAD
@@ -50,7 +49,7 @@ def found(cache: KVCacheManager, tokens: list[int], salt: str = "") -> int:
 
 
 def snapshot(cache: KVCacheManager) -> dict[str, Any]:
-    books = {name: value for name, value in vars(cache.pool).items() if name not in {"tiers", "_log"}}
+    books = {name: value for name, value in vars(cache.pool).items() if name not in {"tiers", "log"}}
     return copy.deepcopy(books) | {"reserved": cache.num_reserved}
 
 
@@ -96,8 +95,8 @@ class Books(RuleBasedStateMachine):
         self.open: list[Open] = []
         self.written: dict[int, Written] = {}  # by block
         self.tested = TestedTiers(Contents(self.written), BLOCK, self.tiers, num_mirrors=2)
-        self.log, self.followed = CacheLog(), set[tuple[int, int]]()
-        self.cache = KVCacheManager(manager(self.num_blocks, *self.groups).config, self.tested.tiers, log=self.log)
+        self.cache = KVCacheManager(manager(self.num_blocks, *self.groups).config, self.tested.tiers)
+        self.log, self.followed = self.cache.follow(), set[tuple[int, int]]()
 
     @rule(
         tokens=st.one_of(
@@ -205,18 +204,19 @@ class Books(RuleBasedStateMachine):
 
     @invariant()
     def who_follows_the_log_knows_what_is_cached(self) -> None:
-        for change in self.log.take():
-            blocks = {(change.group, each) for each in change.hashes}
-            match change.kind:
-                case "cleared":
+        for logged in self.log.events:
+            blocks = {(logged["group_idx"], each) for each in logged.get("block_hashes", ())}
+            match logged["type"]:
+                case "AllBlocksCleared":
                     self.followed.clear()
-                case "removed":
+                case "BlockRemoved":
                     assert blocks <= self.followed
                     self.followed -= blocks
-                case "stored":
+                case "BlockStored":
                     assert not blocks & self.followed
-                    assert len(change.token_ids) == len(blocks) * BLOCK
+                    assert len(logged["token_ids"]) == len(blocks) * BLOCK
                     self.followed |= blocks
+        self.log.events.clear()
         cached = {
             (name[32] if len(name) > 32 else 0, int.from_bytes(name[:8], "big")) for name in self.cache.pool.cached
         }

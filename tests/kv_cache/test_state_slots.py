@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from neuronserve.server.config import CacheConfig
 from neuronserve.server.kv_cache.audit import audit
-from neuronserve.server.kv_cache.events import CacheLog
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.kv_cache.sequence_blocks import NO_PREFIX, SequenceBlocks
 from neuronserve.server.kv_cache.state_slots import NO_STATE
@@ -15,8 +14,8 @@ from neuronserve.server.kv_cache.state_slots import NO_STATE
 BLOCK, EVERY = 2, 2  # tokens of a block, blocks between snapshots
 
 
-def manager(num_states: int, log: CacheLog | None = None) -> KVCacheManager:
-    return KVCacheManager(CacheConfig(40, BLOCK, num_states=num_states, snapshot_blocks=EVERY), log=log)
+def manager(num_states: int) -> KVCacheManager:
+    return KVCacheManager(CacheConfig(40, BLOCK, num_states=num_states, snapshot_blocks=EVERY))
 
 
 def compute(cache: KVCacheManager, blocks: SequenceBlocks, tokens: list[int], start: int = 0) -> list[tuple[int, int]]:
@@ -45,21 +44,22 @@ def test_a_step_reads_the_state_that_the_step_before_wrote() -> None:
 
 
 def test_the_log_has_snapshots_as_a_group_of_their_own() -> None:
-    log = CacheLog()
-    cache = manager(9, log)
+    cache = manager(9)
+    log = cache.follow()
     blocks = cache.open("salt")
     assert cache.allocate(blocks, 11)
     compute(cache, blocks, list(range(11)))
-    assert log.changes[0].kind == "cleared"
-    stored = [change for change in log.take() if change.kind == "stored"]
-    by_group = {
-        group: [each for change in stored if change.group == group for each in change.hashes] for group in (0, 1)
-    }
-    assert by_group[1] == [by_group[0][i] for i in (1, 3, 4)], "after 4, 8 and 10 tokens"
-    assert stored[-1].token_ids == [8, 9]
-    assert stored[-1].parent == by_group[0][3]
+    assert log.events[0] == {"type": "AllBlocksCleared"}
+    stored = log.events[1:]
+    plain, states = (
+        [each for e in stored if e["group_idx"] == group for each in e["block_hashes"]] for group in (0, 1)
+    )
+    assert states == [plain[i] for i in (1, 3, 4)], "after 4, 8 and 10 tokens"
+    last = stored[-1]
+    assert (last["token_ids"], last["parent_block_hash"], last["kv_cache_spec_kind"]) == ([8, 9], plain[3], "mamba")
+    log.events.clear()
     cache.discard(blocks)
-    assert {change.group for change in log.changes if change.kind == "removed"} == {0, 1}
+    assert {event["group_idx"] for event in log.events if event["type"] == "BlockRemoved"} == {0, 1}
 
 
 def test_a_hit_is_a_boundary_with_a_snapshot() -> None:

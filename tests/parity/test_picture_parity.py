@@ -28,11 +28,17 @@ TOLERANCE = 1e-5  # largest error over largest value
 GRIDS: dict[str, list[tuple[int, int, int]]] = {
     "smolvlm": [(2, 6, 6), (1, 6, 6)],
     "idefics3": [(2, 6, 6)],
-    "gemma3": [(1, 6, 6)],
+    "gemma3": [(1, 6, 6), (1, 6, 6)],
     "mistral3": [(1, 6, 8), (1, 4, 2)],
+    "gemma4": [(1, 6, 9), (1, 3, 6)],
+    "llava-clip": [(1, 6, 6), (1, 6, 6)],
+    "llava-siglip": [(1, 6, 6)],
+    "llava-pixtral": [(1, 6, 8), (1, 4, 2)],
 }
 OF_QWEN = [(1, 6, 4), (1, 10, 14), (1, 2, 2)]
-MERGE = {"smolvlm": 3, "gemma3": 3}
+MERGE = {"smolvlm": 3, "gemma3": 2, "gemma4": 3, "llava-clip": 1, "llava-siglip": 1, "llava-pixtral": 1}
+OF_ANY_SIZE, OF_ONE_SIZE = ("mistral3", "llava-pixtral"), ("gemma3", "llava-clip", "llava-siglip")
+WHOLE = ("gemma3", "gemma4")  # tokens of a picture see each other, so no step divides it
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +100,11 @@ def pixels_of(item: MediaItem) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(item.pixels, np.float32).reshape(item.shape).copy())
 
 
+def places_of(item: MediaItem) -> torch.Tensor:
+    """Return column and row of each patch."""
+    return torch.cartesian_prod(*(torch.arange(size) for size in item.grid[1:])).flip(1)
+
+
 def prompt_of(name: str) -> tuple[tuple[int, ...], tuple[MediaItem, ...]]:
     """A prompt with text before, between and after its pictures."""
     rng, ids, media = np.random.default_rng(3), list[int](), list[MediaItem]()
@@ -111,11 +122,15 @@ def vectors_of(model: Any, name: str, item: MediaItem) -> list[np.ndarray]:
         found = inner.get_image_features(pixels, torch.tensor([item.grid]), return_dict=True)
         taps = [torch.cat(list(each)) for each in getattr(found, "deepstack_features", None) or []]
         return [each.numpy() for each in (torch.cat(list(found.pooler_output)), *taps)]
-    if name == "mistral3":
+    if name == "gemma4":
+        return [
+            inner.get_image_features(pixels[None], places_of(item)[None], return_dict=True).pooler_output[0].numpy()
+        ]
+    if name in OF_ANY_SIZE:
         size = torch.tensor([[4 * item.grid[1], 4 * item.grid[2]]])
-        found = inner.get_image_features(pixels, size, return_dict=True)
+        found = inner.get_image_features(pixels, image_sizes=size, return_dict=True)
     else:
-        found = inner.get_image_features(pixels if name == "gemma3" else pixels[None], return_dict=True)
+        found = inner.get_image_features(pixels if name in OF_ONE_SIZE else pixels[None], return_dict=True)
     return [torch.cat([each.reshape(-1, 48) for each in found.pooler_output]).numpy()]
 
 
@@ -127,15 +142,23 @@ def logits_of(model: Any, name: str, ids: tuple[int, ...], media: tuple[MediaIte
     if name.startswith("qwen"):
         grids = torch.tensor([item.grid for item in media])
         given |= {"pixel_values": torch.cat(pixels), "image_grid_thw": grids, "mm_token_type_ids": types}
-    elif name == "mistral3":
+    elif name == "gemma4":
+        pad = torch.nn.utils.rnn.pad_sequence
+        places = pad([places_of(item) for item in media], batch_first=True, padding_value=-1)
+        given |= {
+            "pixel_values": pad(pixels, batch_first=True),
+            "image_position_ids": places,
+            "mm_token_type_ids": types,
+        }
+    elif name in OF_ANY_SIZE:
         whole = max(4 * max(item.grid[1:]) for item in media)
         padded = [
             torch.nn.functional.pad(each, (0, whole - each.shape[3], 0, whole - each.shape[2])) for each in pixels
         ]
         sizes = torch.tensor([[4 * item.grid[1], 4 * item.grid[2]] for item in media])
         given |= {"pixel_values": torch.cat(padded), "image_sizes": sizes}
-    elif name == "gemma3":
-        given |= {"pixel_values": torch.cat(pixels), "token_type_ids": types}
+    elif name in OF_ONE_SIZE:
+        given |= {"pixel_values": torch.cat(pixels)} | ({"token_type_ids": types} if name in WHOLE else {})
     else:
         given |= {"pixel_values": torch.cat(pixels)[None]}
     values: np.ndarray = model(**given).logits[0].numpy()
@@ -158,11 +181,12 @@ def test_vectors_of_a_picture_are_those_of_transformers(model_of: Any, engine_of
         assert not got[:, :, 48:].any()
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "gemma3"])
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("tp", "chunk"), [(1, 64), (2, 16), (4, 64)])
 def test_logits_of_a_prompt_with_pictures_are_those_of_transformers(
     model_of: Any, engine_of: Any, name: str, tp: int, chunk: int
 ) -> None:
+    chunk = 64 if name in WHOLE else chunk  # `logits` divides by number alone
     model, (loaded, pictures) = model_of(name)[0], engine_of(name, tp, chunk)
     ids, media = prompt_of(name)
     books = EncodingBooks(pictures)
@@ -212,7 +236,8 @@ def request_of(name: str, ids: tuple[int, ...], media: tuple[MediaItem, ...], **
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3-vl", "qwen2.5-vl", "mistral3")] + ["smolvlm"],
+    [pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3-vl", "qwen2.5-vl", "mistral3")]
+    + ["smolvlm", "gemma3"],
 )
 def test_generated_tokens_do_not_depend_on_chunks_batches_or_preemption(
     model_of: Any, engine_of: Any, name: str
@@ -232,11 +257,12 @@ def test_generated_tokens_do_not_depend_on_chunks_batches_or_preemption(
     expected = {request.request_id: greedy(model, name, request) for request in requests if request is not again}
     expected["again"] = expected["first"]
     preempted, all_vectors = 0, sum(item.num_tokens for item in media)
-    one = (len(ids) + 18) // 16 + 1  # blocks of a sequence
+    one = ((len(ids) + 18) // 16 + 1) * len(engine[0].cache.groups)  # blocks of a sequence
     tight = [(64, num_blocks, 1000) for num_blocks in range(one + 2, 2 * one + 1)]
-    for chunk, num_blocks, num_vectors in ((1, 64, 1000), (7, 64, all_vectors), *tight):
+    least, odd = (11, 12) if name in WHOLE else (1, 7)  # 11: nine tokens of a picture and two that decode
+    for chunk, num_blocks, num_vectors in ((least, 64, 1000), (odd, 64, all_vectors), *tight):
         mailbox, cache, scheduler = engine_tokens(engine, requests, chunk, num_blocks, num_vectors)
-        assert mailbox.tokens == expected
+        assert (mailbox.tokens, mailbox.errors) == (expected, {})
         preempted += mailbox.num_preempted
         assert cache.pool.num_free == num_blocks - 1
         assert not scheduler.open_ids
@@ -267,6 +293,25 @@ def test_blocks_are_shared_only_behind_the_same_pictures(engine_of: Any) -> None
     assert cached["other"] == 0  # the first picture begins in the first block
     assert cached["same"] == (len(ids) - 1) // cache.config.block_size * cache.config.block_size
     assert (scheduler.books.num_queries, scheduler.books.num_hits) == (9, 5)
+
+
+def test_a_cached_prefix_may_end_in_a_picture_whose_tokens_see_each_other(engine_of: Any) -> None:
+    ids, media = prompt_of("gemma3")
+    longer, moved = (*ids[:3], *ids), (replace(media[0], offset=media[0].offset + 3),)
+    assert moved[0].offset < 16 < moved[0].offset + moved[0].num_tokens
+    ends = [(*longer[:17], end, *longer[19:23]) for end in (30, 40)]
+    first, second = (request_of(str(end[17]), end, moved) for end in ends)
+    alone = engine_tokens(engine_of("gemma3"), [second], 64)[0].tokens["40"]
+    mailbox, _, _ = engine_tokens(engine_of("gemma3"), [first, second], 64)
+    assert mailbox.tokens["40"] == alone
+    assert {event.num_cached_tokens for event in mailbox.events if event.request_id == "40"} == {16}
+
+
+def test_a_picture_that_no_step_has_room_for_ends_its_request(engine_of: Any) -> None:
+    ids, media = prompt_of("gemma3")
+    large = item_of("gemma3", (7, 6, 6), media[0].offset)
+    request = request_of("large", (*ids[: large.offset], *[TOKEN] * large.num_tokens, 9), (large,))
+    assert "has room for 61" in engine_tokens(engine_of("gemma3"), [request], 64)[0].errors["large"]
 
 
 def test_pictures_that_the_prompt_has_no_place_for_end_their_request_alone(engine_of: Any) -> None:

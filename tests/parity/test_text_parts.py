@@ -78,7 +78,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {  # famil
     "mistral3-tied": ("Mistral3", {"model_type": "mistral", "sliding_window": None}, PIXTRAL, True),
     "ministral3": ("Mistral3", {"model_type": "ministral3"}, PIXTRAL, False),
     "llama4": ("Llama4", CHUNKS, {**EYES, **WIDTHS}, False),
-    "qwen2-vl": ("Qwen2VL", ROPE3, {"depth": 1, "embed_dim": 32, "hidden_size": 48}, False),
+    "qwen2-vl": ("Qwen2VL", ROPE3, {"depth": 1, "embed_dim": 32, "hidden_size": 48, "num_heads": 2}, False),
     "qwen2.5-vl": ("Qwen2_5_VL", ROPE3, PATCHES, False),
     "qwen3-vl": ("Qwen3VL", MIXED3, PATCHES, True),
     "qwen3-vl-moe": ("Qwen3VLMoe", {**MIXED3, **EXPERTS}, PATCHES, False),
@@ -104,6 +104,7 @@ def write(name: str, directory: Path) -> Any:
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
     model.save_pretrained(directory)
+    model.set_experts_implementation("eager")  # grouped products have no float64
     return model.eval()
 
 
@@ -120,10 +121,12 @@ def test_the_text_of_a_model_that_sees_pictures_is_that_of_transformers(
     model = write(name, tmp_path / name)
     # transformers 5.24 cannot run the whole Llama 4 on text alone.
     text = model.language_model if isinstance(model, transformers.Llama4ForConditionalGeneration) else model
-    # In float32 the sums of its gated delta rule are off by more than the tolerance.
+    single = text(torch.tensor([TOKENS])).logits[0].numpy()
     expected = text.double()(torch.tensor([TOKENS])).logits[0].numpy()
     got = engine_logits(tmp_path / name, "float32", 1, TOKENS)
-    assert np.abs(got - expected).max() <= TOLERANCE * np.abs(expected).max()
+    # Some tokens of a random gated delta rule multiply rounding errors, those of transformers in float32 too.
+    most = max(TOLERANCE * np.abs(expected).max(), 4 * np.abs(single - expected).max())
+    assert np.abs(got - expected).max() <= most
 
 
 def test_tensors_may_be_named_as_inside_of_transformers(

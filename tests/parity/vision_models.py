@@ -47,6 +47,8 @@ SIGLIP_EYES: dict[str, Any] = {
     "patch_size": 4,
 }
 PIXTRAL_EYES: dict[str, Any] = {**SIGLIP_EYES, "model_type": "pixtral", "num_attention_heads": 2, "head_dim": 20}
+CLIP_EYES: dict[str, Any] = {**SIGLIP_EYES, "model_type": "clip_vision_model", "num_hidden_layers": 3}
+QWEN2_EYES = {"depth": 2, "embed_dim": 36, "hidden_size": 48, "num_heads": 3, "mlp_ratio": 2, "patch_size": 4}
 QWEN35_EYES = {key: value for key, value in QWEN3_EYES.items() if not key.startswith("deepstack")}
 SHARED = {"shared_expert_intermediate_size": 20}
 QWEN35 = {
@@ -65,6 +67,7 @@ QWEN35 = {
 }
 TOKEN = 7  # placeholder
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # family, text, eyes, whole
+    "qwen2-vl": ("Qwen2VL", QWEN25, QWEN2_EYES, {"image_token_id": TOKEN}),
     "qwen2.5-vl": ("Qwen2_5_VL", QWEN25, QWEN25_EYES, {"image_token_id": TOKEN}),
     "qwen3-vl": ("Qwen3VL", QWEN3, QWEN3_EYES, {"image_token_id": TOKEN}),
     "qwen3-vl-moe": ("Qwen3VLMoe", {**QWEN3, **EXPERTS}, QWEN3_EYES, {"image_token_id": TOKEN}),
@@ -74,9 +77,42 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
     "idefics3": ("Idefics3", {"model_type": "llama"}, SIGLIP_EYES, {"image_token_id": TOKEN}),
     "gemma3": (
         "Gemma3",
-        {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
         {**SIGLIP_EYES, "vision_use_head": False},
-        {"image_token_index": TOKEN, "mm_tokens_per_image": 4},
+        {"image_token_index": TOKEN, "mm_tokens_per_image": 9},
+    ),
+    "gemma4": (
+        "Gemma4",
+        {
+            "global_head_dim": 24,
+            "hidden_size_per_layer_input": 0,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            "num_hidden_layers": 4,
+            "use_bidirectional_attention": "vision",
+        },
+        {
+            **SIGLIP_EYES,
+            "num_key_value_heads": 5,
+            "head_dim": 12,
+            "position_embedding_size": 64,
+            "standardize": True,
+            "image_size": None,
+        },
+        {"image_token_id": TOKEN, "audio_config": None},
+    ),
+    "llava-clip": ("Llava", {"model_type": "llama"}, CLIP_EYES, {"image_token_index": TOKEN}),
+    "llava-siglip": (
+        "Llava",
+        {"model_type": "qwen2", "head_dim": 12},
+        {**SIGLIP_EYES, "model_type": "siglip_vision_model", "vision_use_head": False},
+        {"image_token_index": TOKEN, "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+    ),
+    "llava-pixtral": (
+        "Llava",
+        {"model_type": "mistral", "sliding_window": None},
+        PIXTRAL_EYES,
+        {"image_token_index": TOKEN, "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
     ),
     "mistral3": (
         "Mistral3",
@@ -103,6 +139,11 @@ def random_vision_model(name: str, directory: Path, vocab_size: int = 101, **cha
             torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
         else:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
+        if family == "Gemma4" and at.endswith("q_norm.weight"):
+            parameter.data.mul_(0.25)  # scores have no other scale
+    for at, values in model.named_buffers():
+        if "std_" in at:
+            torch.nn.init.uniform_(values, 0.5, 1.5)
     model.save_pretrained(directory)
     return model.eval()
 
@@ -110,6 +151,9 @@ def random_vision_model(name: str, directory: Path, vocab_size: int = 101, **cha
 def random_picture(name: str, grid: tuple[int, int, int], seed: int = 0) -> np.ndarray:
     """Return a picture of `grid` patches of 4 x 4 pixels: patches of Qwen, crops of other models."""
     frames, height, width = grid
-    is_qwen = MODELS[name][0].startswith("Qwen")
-    shape = (frames * height * width, 3 * 2 * 16) if is_qwen else (frames, 3, height * 4, width * 4)
+    frames_of_a_patch = 1 if name == "gemma4" else 2
+    is_of_patches = MODELS[name][0].startswith(("Qwen", "Gemma4"))
+    shape = (
+        (frames * height * width, 3 * frames_of_a_patch * 16) if is_of_patches else (frames, 3, height * 4, width * 4)
+    )
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)

@@ -11,10 +11,13 @@ import numpy.typing as npt
 
 from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfig
 from neuronserve.server.config.formats import Batching, SchedulingPolicy
+from neuronserve.server.config.speculation import SpeculationConfig
 from neuronserve.server.engine.fake_runner import FakeRunner, expected_prompt_logprobs, expected_tokens
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.scheduler.batching import POLICIES
-from neuronserve.server.scheduler.scheduler import Scheduler
+from neuronserve.server.scheduler.drafts.text_index import TextIndex
+from neuronserve.server.scheduler.sequence import Sequence as OpenSequence
+from neuronserve.server.scheduler.speculative import scheduler_of
 from neuronserve.server.types import Request, SampledToken, SamplingParams, StepPlan, StepReport, StepResult, TokenEvent
 from tests.tier_stores import TestedTiers
 
@@ -73,6 +76,23 @@ class FakeStates:
         self._states[place] = int(content.view(np.uint64)[0])
 
 
+class GuessingDrafter:
+    """Drafts the right tokens, but for one in five."""
+
+    width = 1
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def propose(self, seq: OpenSequence, index: TextIndex, most: int) -> list[int]:
+        known, groups = seq.token_ids, self._bench.cache.config.groups
+        right = expected_tokens(known, most, VOCAB, groups)
+        return [token if (len(known) + i) % 5 else (token + 1) % VOCAB for i, token in enumerate(right)]
+
+    def close(self, seq: OpenSequence) -> None:
+        assert seq.request.request_id not in self._bench.scheduler.open_ids
+
+
 class Bench:
     """Runs steps, gathers events by request, and holds the laws that bind every step."""
 
@@ -85,7 +105,9 @@ class Bench:
         kinds = [self.runner, FakeStates(self.runner)][: 1 + bool(cache.num_states)] if tiers else []
         self.tiers = [TestedTiers(each, cache.block_size, tiers, mirrors) for each in kinds]
         self.cache = KVCacheManager(cache, *(each.tiers for each in self.tiers))
-        self.scheduler = Scheduler(config, self.cache)
+        self.scheduler = scheduler_of(config, self.cache)
+        if config.speculation is not None:
+            self.scheduler._speculator._drafter = GuessingDrafter(self)  # type: ignore[attr-defined]
         self.requests: dict[str, Request] = {}
         self.events: dict[str, list[TokenEvent]] = defaultdict(list)
         self.plans: list[StepPlan] = []
@@ -151,12 +173,15 @@ class Bench:
         assert first_placed == set(plan.admitted), "admitted is not who was placed for the first time"
         self.placed |= first_placed
         for seq in plan.decode:
-            assert len(seq.token_ids) == 1
+            assert len(seq.token_ids) == 1 + seq.num_drafts
             assert seq.start >= seq.num_prompt_tokens
+            known = len(seq.history) - seq.num_prompt_tokens
+            assert known + 1 + seq.num_drafts <= seq.sampling.max_tokens, "a draft of a token that cannot come"
             assert seq.needs_sample
         for seq in plan.seqs:
-            end = seq.start + len(seq.token_ids)
-            assert list(seq.history[seq.start : end]) == list(seq.token_ids) != []
+            end = seq.start + len(seq.token_ids) - seq.num_drafts
+            assert list(seq.history[seq.start : end]) == list(seq.token_ids[: end - seq.start]) != []
+            assert seq.start + len(seq.token_ids) <= self.config.max_model_len
             assert seq.needs_sample == (end == len(seq.history))
 
     def check_books(self) -> None:
@@ -168,18 +193,24 @@ class Bench:
         assert report.num_prefill_tokens + report.num_decode_tokens == plan.num_tokens
         assert report.num_running + report.num_waiting == len(self.scheduler.open_ids)
         assert (report.preempted, report.step_id) == (plan.preempted, plan.step_id)
+        assert report.drafts == tuple(
+            (seq.num_drafts, len(result.further.get(seq.request_id, ()))) for seq in plan.decode if seq.num_drafts
+        )
         assert (report.admitted, report.start_time) == (plan.admitted, self.now)
         assert report.num_free_blocks == self.cache.num_free_blocks < report.num_blocks
 
     def record(self, events: list[TokenEvent]) -> None:
+        last = {event.request_id: event for event in events}
         for event in events:
             before = self.events[event.request_id]
             assert not before or before[-1].finish_reason is None, "an ended request spoke again"
             assert event.index == len(before)
             assert event.token_id is not None or event.finish_reason is not None
-            assert (event.finish_reason is None) == (event.request_id in self.scheduler.open_ids)
+            if event is last[event.request_id]:
+                assert (event.finish_reason is None) == (event.request_id in self.scheduler.open_ids)
             self.check_prompt_logprobs(event)
             before.append(event)
+            assert 0 <= event.drafts[1] <= event.drafts[0]
 
     def check_prompt_logprobs(self, event: TokenEvent) -> None:
         request = self.requests[event.request_id]
@@ -212,6 +243,7 @@ def bench(
     snapshot_blocks: int = 32,
     tiers: Sequence[int] = (),
     mirrors: int = 0,
+    num_drafts: int = 0,
     policy: SchedulingPolicy = "fair",
     step_time_target_ms: float | Literal["auto"] | None = None,
 ) -> Bench:
@@ -221,6 +253,7 @@ def bench(
         max_num_batched_tokens,
         batching=batching,
         max_prompt_chunk=max_prompt_chunk,
+        speculation=SpeculationConfig("ngram", num_drafts) if num_drafts else None,
         policy=policy,
         step_time_target_ms=step_time_target_ms,
     )

@@ -27,7 +27,11 @@ prompts = st.one_of(
 
 @st.composite
 def benches(draw: st.DrawFn) -> Bench:
-    max_num_seqs = draw(st.integers(1, 4))
+    max_num_seqs, num_drafts = draw(st.integers(1, 4)), draw(st.sampled_from([0, 1, 2, 5]))
+    enough = 1 + (2 + num_drafts) * max_num_seqs  # without drafts, fewer do
+    num_states = draw(
+        st.sampled_from([0, 0, enough, 30] if num_drafts else [0, 1 + max_num_seqs, 3 + max_num_seqs, 30])
+    )
     return bench(
         num_blocks=draw(st.one_of(st.integers(4, 16), st.integers(12, 40))),
         block_size=draw(st.integers(1, 4)),
@@ -38,10 +42,11 @@ def benches(draw: st.DrawFn) -> Bench:
         batching=draw(st.sampled_from(list(POLICIES))),
         max_prompt_chunk=draw(st.sampled_from([None, None, 1, 3, 8])),
         groups=draw(st.sampled_from([FULL, *GROUPS])),
-        num_states=draw(st.sampled_from([0, 0, 1 + max_num_seqs, 3 + max_num_seqs, 30])),
+        num_states=num_states,
         snapshot_blocks=draw(st.integers(1, 3)),
         tiers=draw(st.sampled_from([(), (20,), (3, 6), (5, 40)])),
         mirrors=draw(st.integers(0, 2)),
+        num_drafts=num_drafts,
         policy=draw(st.sampled_from(list(SERVICE_POLICIES))),
         step_time_target_ms=draw(st.sampled_from([None, None, "auto", 1.0, 5000.0])),
     )
@@ -100,7 +105,8 @@ def test_every_request_ends_once_with_the_tokens_of_a_model_without_a_cache(benc
             bench.scheduler.reset_prefix_cache()
     bench.finish(max_steps=bound(bench))
     preempted = any(plan.preempted for plan in bench.plans)
-    event(f"{bench.config.batching} preempted={preempted} hits={bench.cache.prefix_hits > 0}")
+    accepted = any(count for report in bench.reports for _, count in report.drafts)
+    event(f"{bench.config.batching} preempted={preempted} hits={bench.cache.prefix_hits > 0} accepted={accepted}")
     event(f"tiers={bool(bench.tiers)} loaded={bench.cache.num_loaded_tokens > 0}")
     check_outcome(bench, aborted)
 

@@ -154,4 +154,6 @@ def _sum(one: DeviceUsage | None, other: DeviceUsage | None) -> DeviceUsage | No
         decode_device_seconds=one.decode_device_seconds + other.decode_device_seconds,
         cost_usd=None if one.cost_usd is None or other.cost_usd is None else one.cost_usd + other.cost_usd,
         is_extrapolated=one.is_extrapolated or other.is_extrapolated,
+        draft_tokens=((one.draft_tokens or 0) + (other.draft_tokens or 0)) or None,
+        accepted_draft_tokens=((one.accepted_draft_tokens or 0) + (other.accepted_draft_tokens or 0)) or None,
     )

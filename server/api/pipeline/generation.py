@@ -36,6 +36,7 @@ class _Choice:
         self.num_cached_tokens = 0
         self.has_ended = False
         self.charge = Charge()
+        self.drafts = (0, 0)  # verified, and accepted
         self.prefill_ns = 0  # part of the charge, up to the first token
         self._detokenizer = detokenizer
         self._keeps_stop = keeps_stop
@@ -49,7 +50,7 @@ class _Choice:
         if (error := failure_of(event)) is not None:
             raise error
         self.num_cached_tokens = max(self.num_cached_tokens, event.num_cached_tokens)
-        self.charge = charge
+        self.charge, self.drafts = charge, event.drafts
         if event.index == 0:
             self.prefill_ns = charge.device_ns
         delta.prompt_logprobs = event.prompt_logprobs or delta.prompt_logprobs
@@ -207,7 +208,11 @@ class Generation:
         choices = self._choices.values()
         device_ns = sum(choice.charge.device_ns for choice in choices)
         charge = Charge(device_ns, any(choice.charge.is_extrapolated for choice in choices))
-        return device_usage(self._service, charge, sum(choice.prefill_ns for choice in choices))
+        usage = device_usage(self._service, charge, sum(choice.prefill_ns for choice in choices))
+        verified, accepted = (sum(choice.drafts[i] for choice in choices) for i in range(2))
+        return usage.model_copy(
+            update={"draft_tokens": verified, "accepted_draft_tokens": accepted} if verified else {}
+        )
 
     async def _next(self, stream: TokenStream, timeout_s: float) -> list[tuple[TokenEvent, Charge]]:
         """Wait for events until the request's own timeout. Raises RequestTimeout."""

@@ -10,6 +10,7 @@ from ...link.client import EngineClient
 from ...link.messages import EngineInfo, Tokens
 from ...types import StepReport
 from . import families as f
+from . import tier_families as tiers
 from .instruments import Instruments, MetricFamily
 
 Transfers = dict[str, tuple[int, float]]  # bytes and seconds of copies by direction
@@ -37,11 +38,13 @@ class EngineMetrics:
         self._instruments = instruments
         self._client = client
         self._prefixes = Lookups(instruments, f.PREFIX_QUERIES, f.PREFIX_HITS)
-        self._copies = Lookups(instruments, f.TIER_QUERIES, f.TIER_HITS)
+        self._copies = Lookups(instruments, tiers.TIER_QUERIES, tiers.TIER_HITS)
         self._encodings = Lookups(instruments, f.ENCODING_QUERIES, f.ENCODING_HITS)
         self._preemptions = instruments.counter(f.PREEMPTIONS)
         self._generated = instruments.counter(f.GENERATION_TOKENS)
         self._tier_usage, self._transfers = 0.0, Transfers()  # last reported
+        self._drafts = [instruments.counter(each) for each in (f.SPEC_DRAFTS, f.SPEC_DRAFT_TOKENS, f.SPEC_ACCEPTED)]
+        instruments.counter(f.SPEC_ACCEPTED_PER_POS, position="0")  # exposed before the first draft
         self._step_tokens = instruments.histogram(f.STEP_TOKENS_TOTAL)
         self._step_seconds = instruments.histogram(f.STEP_TIME)
         self._count_transfers({"GPU_to_CPU": (0, 0.0), "CPU_to_GPU": (0, 0.0)})
@@ -59,6 +62,8 @@ class EngineMetrics:
             self._generated.inc(tokens.num_generated)
         if report.preempted:
             self._preemptions.inc(len(report.preempted))
+        if report.drafts:
+            self._count_drafts(report)
         self._prefixes.add(report.prefix_queries, report.prefix_hits)
         self._encodings.add(report.encoding_queries, report.encoding_hits)
         if report.tiers is not None:
@@ -71,9 +76,19 @@ class EngineMetrics:
         for name, (num_bytes, seconds) in now.items():
             before = self._transfers.get(name, (0, 0.0))
             before = before if num_bytes >= before[0] else (0, 0.0)
-            self._instruments.counter(f.TRANSFER_BYTES, transfer_type=name).inc(num_bytes - before[0])
-            self._instruments.counter(f.TRANSFER_TIME, transfer_type=name).inc(max(0.0, seconds - before[1]))
+            self._instruments.counter(tiers.TRANSFER_BYTES, transfer_type=name).inc(num_bytes - before[0])
+            self._instruments.counter(tiers.TRANSFER_TIME, transfer_type=name).inc(max(0.0, seconds - before[1]))
         self._transfers = now
+
+    def _count_drafts(self, report: StepReport) -> None:
+        accepted = [count for _, count in report.drafts]
+        for counter, count in zip(
+            self._drafts, (len(accepted), sum(n for n, _ in report.drafts), sum(accepted)), strict=True
+        ):
+            counter.inc(count)
+        for position in range(max(accepted)):
+            counter = self._instruments.counter(f.SPEC_ACCEPTED_PER_POS, position=str(position))
+            counter.inc(sum(count > position for count in accepted))
 
     def _show_state(self, info: EngineInfo) -> None:
         num_usable = info.cache.num_blocks - 1  # block 0 is padding
@@ -95,7 +110,7 @@ class EngineMetrics:
         self._read(f.WAITING, num_waiting)
         self._read(f.WAITING_BY_REASON, num_waiting, reason="capacity")
         self._read(f.WAITING_BY_REASON, lambda: 0, reason="deferred")
-        self._read(f.TIER_USAGE, lambda: self._tier_usage)
+        self._read(tiers.TIER_USAGE, lambda: self._tier_usage)
         if not info.cache.num_blocks:
             return  # it has no cache
         self._read(f.KV_USAGE, lambda: 1 - num_free() / num_usable)

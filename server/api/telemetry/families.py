@@ -13,6 +13,7 @@ from .instruments import MetricFamily
 from .key_metrics import KEY_FAMILIES
 from .overload import OVERLOAD_FAMILIES
 from .recovery import RECOVERY_FAMILIES
+from .tier_families import TIER_FAMILIES
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FIRST_TOKEN = (
@@ -48,26 +49,22 @@ PREFIX_QUERIES = MetricFamily(
     "vllm:prefix_cache_queries", "counter", "tokens", "Prompt tokens of admitted sequences, looked up in the cache"
 )
 PREFIX_HITS = MetricFamily("vllm:prefix_cache_hits", "counter", "tokens", "Of those, tokens found in the cache")
-TIER_QUERIES = MetricFamily(
-    "vllm:external_prefix_cache_queries", "counter", "tokens", "Prompt tokens looked up in tiers below the device"
-)
-TIER_HITS = MetricFamily("vllm:external_prefix_cache_hits", "counter", "tokens", "Of those, tokens loaded from a tier")
-TIER_USAGE = MetricFamily(
-    "vllm:kv_offload_cpu_cache_usage_perc", "gauge", "0 to 1", "Share of the host memory tier's slots in use"
-)
-TRANSFER = ("model_name", "engine", "transfer_type")
-TRANSFER_BYTES = MetricFamily(
-    "vllm:kv_offload_total_bytes", "counter", "bytes", "Bytes of KV copied between device, memory and disk", TRANSFER
-)
-TRANSFER_TIME = MetricFamily(
-    "vllm:kv_offload_total_time", "counter", "seconds", "Seconds that these copies took", TRANSFER
-)
 ENCODING_QUERIES = MetricFamily(
     "vllm:mm_cache_queries", "counter", "items", "Pictures, texts and windows of sound that requests had for an encoder"
 )
 ENCODING_HITS = MetricFamily("vllm:mm_cache_hits", "counter", "items", "Of those, encoded for an earlier request")
 PREEMPTIONS = MetricFamily(
     "vllm:num_preemptions", "counter", "preemptions", "Times that a sequence lost its blocks and was recomputed"
+)
+SPEC_DRAFTS = MetricFamily("vllm:spec_decode_num_drafts", "counter", "drafts", "Drafts that steps verified")
+SPEC_DRAFT_TOKENS = MetricFamily("vllm:spec_decode_num_draft_tokens", "counter", "tokens", "Tokens of these drafts")
+SPEC_ACCEPTED = MetricFamily("vllm:spec_decode_num_accepted_tokens", "counter", "tokens", "Of these, accepted tokens")
+SPEC_ACCEPTED_PER_POS = MetricFamily(
+    "vllm:spec_decode_num_accepted_tokens_per_pos",
+    "counter",
+    "tokens",
+    "The same by position in the draft, from 0",
+    ("model_name", "engine", "position"),
 )
 GENERATION_TOKENS = MetricFamily("vllm:generation_tokens", "counter", "tokens", "Tokens the engine has generated")
 STEP_TOKENS_TOTAL = MetricFamily(
@@ -278,7 +275,7 @@ HTTP_DURATION_HIGHR = MetricFamily(
 )
 
 _OWN = [value for value in list(globals().values()) if isinstance(value, MetricFamily)]
-FAMILIES = (*_OWN, *RECOVERY_FAMILIES, *OVERLOAD_FAMILIES, *KEY_FAMILIES, *DEVICE_FAMILIES)
+FAMILIES = (*_OWN, *TIER_FAMILIES, *RECOVERY_FAMILIES, *OVERLOAD_FAMILIES, *KEY_FAMILIES, *DEVICE_FAMILIES)
 # Older names of vLLM that routers and dashboards still read.
 ALIASES: dict[str, MetricFamily] = {
     "vllm:gpu_cache_usage_perc": KV_USAGE,

@@ -46,6 +46,8 @@ class DeviceUsage(WireModel):
     decode_device_seconds: float  # after it, including recomputation after preemptions
     cost_usd: float | None = optional()  # absent where no price is known
     is_extrapolated: bool  # some of these seconds have no measurement behind them
+    draft_tokens: int | None = optional()  # verified by speculative decoding
+    accepted_draft_tokens: int | None = optional()  # of these
 
 
 class Usage(WireModel):

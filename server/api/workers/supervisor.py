@@ -124,7 +124,6 @@ class Supervisor:
                     await asyncio.to_thread(place.process.join)
             self._hub.close()
             await self._engines.stop(ENGINE_STOP_TIMEOUT_S)
-            await self._shared.close()
             await self._telemetry.close()
             await self._store.close()
             if self._health is not None:

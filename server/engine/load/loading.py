@@ -52,6 +52,7 @@ from ..sampler import Sampler
 from ..step_inputs import StepInputs
 from .adapter_slots import AdapterSlots
 from .cores import group_cores
+from .drafts import most_drafts, usable_drafts
 from .inventory import core_memory, engine_facts, host_bytes, memory_notes
 from .model_source import context_length, open_model
 from .weights import OnProgress, WeightLoader
@@ -99,12 +100,13 @@ class _Loading:
         self._spec, formats = self._model.spec, self._model.formats
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = context_length(config.max_model_len or compiled_len, self._spec)
-        self._stack = STACKS[config.stack]
+        self._config = config = usable_drafts(config, self._spec, on_progress)
+        self._stack, drafts = STACKS[config.stack], most_drafts(config)
         self._shape = ServingShape(
             config.dtype,
             self._max_model_len,
             config.block_size,
-            StepLimits(config.max_num_batched_tokens, config.max_num_seqs, config.cpu_threads),
+            StepLimits(config.max_num_batched_tokens, config.max_num_seqs + drafts, config.cpu_threads, drafts),
             formats.quantization,
             formats.modules_to_not_convert,
             kv_dtype,
@@ -165,6 +167,7 @@ class _Loading:
         threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
         self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
         pricer, pooling = self._pricer(), None if beside is None else beside.facts
+        longest = self._compiled.longest_chunk
         info = self._info(cache, ledger, cores, pricer)
         return LoadedEngine(
             runner=runner,
@@ -172,7 +175,7 @@ class _Loading:
             spec=self._spec,
             formats=self._model.formats,
             cache=cache,
-            scheduler=SchedulerConfig.of(self._config, self._max_model_len, self._compiled.longest_chunk),
+            scheduler=SchedulerConfig.of(self._config, self._max_model_len, longest, self._spec.has_whole_pictures),
             ledger=ledger,
             info=replace(info, adapters=self._loaded(bank), pooling=pooling, threads_alone=runner.num_threads_alone),
             pricer=pricer,
@@ -199,9 +202,8 @@ class _Loading:
 
     def _ledger(self, num_blocks: int) -> MemoryLedger:
         """Return the account of the accelerator's memory on each core of the group."""
-        device, utilization = self._instance, self._config.device_memory_utilization
-        sizes = device.core_memory_bytes, self._shard.tp, device.chip.cores_per_chip
-        ledger = MemoryLedger(*sizes, utilization, self._core_ids)
+        on, share, tp = self._instance, self._config.device_memory_utilization, self._shard.tp
+        ledger = MemoryLedger(on.core_memory_bytes, tp, on.chip.cores_per_chip, share, self._core_ids)
         self._footprint.enter(ledger, num_blocks)
         return ledger
 
@@ -221,9 +223,8 @@ class _Loading:
             least = self._footprint.min_blocks * self._host.kv_block
             require_host_memory(least, "the KV cache of one full sequence", host_bytes)
             chosen = self._footprint.min_blocks
-        reasons = {device: "device memory", host_blocks: "host memory", usable: "max_num_seqs"}
-        limit = reasons.get(chosen, "max_model_len")
-        self._on_progress(f"KV cache: {chosen} blocks, limited by {limit} (the device would hold {device})")
+        by = {device: "device memory", host_blocks: "host memory", usable: "max_num_seqs"}.get(chosen, "max_model_len")
+        self._on_progress(f"KV cache: {chosen} blocks, limited by {by} (the device would hold {device})")
         return chosen
 
     def _overridden(self, device: int) -> int:
@@ -236,10 +237,8 @@ class _Loading:
         return blocks
 
     def _adapters(self, cores: Sequence[NeuronCore], rows: int) -> AdapterBank | None:
-        lora = self._config.lora
-        if lora is None:
-            return None
-        return AdapterBank(AdapterSlots(cores, self._spec, self._shard, self._config.dtype, lora, rows), self._max_rank)
+        lora, on = self._config.lora, (cores, self._spec, self._shard, self._config.dtype)
+        return None if lora is None else AdapterBank(AdapterSlots(*on, lora, rows), self._max_rank)
 
     def _loaded(self, bank: AdapterBank | None) -> tuple[LoadedAdapter, ...]:
         return () if bank is None or self._config.lora is None else bank.load_all(self._config.lora, self._on_progress)
@@ -255,7 +254,8 @@ class _Loading:
         items = AttentionWork(tiles.tile_tokens, tiles.num_slots, limits.num_workers)
         sizes = limits.num_tokens, limits.num_samples, self._max_model_len
         inputs = StepInputs(*sizes, placement.cache, items, None if bank is None else bank.slots)
-        sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size, self._grammars)
+        rows, drafts = placement.buffers.logits_array(), self._config.speculation
+        sampler = Sampler(pool, rows, self._spec.vocab_size, self._grammars, drafts)
         return ModelRunner(pool, programs, inputs, sampler, placement.cache)
 
     def _pricer(self) -> StepPricer:
@@ -265,7 +265,8 @@ class _Loading:
         runtime = Runtime(dtype, is_continuous=self._stack.is_continuous, lora_rank=self._max_rank)
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
         host = HostOfSteps.of(self._stack, model, self._config.neuron.decode_batches)
-        return StepPricer(model, compiled.slots, compiled.context_encoding, compiled.token_generation, host)
+        shapes = compiled.slots, compiled.context_encoding, compiled.token_generation
+        return StepPricer(model, *shapes, host, model.checking(self._config.speculation))
 
     def _info(
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer

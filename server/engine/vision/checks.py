@@ -39,7 +39,7 @@ def refusal(item: MediaItem, vision: VisionSpec, max_patches: int, max_windows: 
         return f"{shown} does not make {item.num_tokens} vectors"
     if vision.patch.positions == "in order" and (height, width) != (side, side):
         return f"{shown}: this model takes {side} x {side}"
-    if height * width > max_patches or num_windows(vision, height, width) > max_windows:
+    if height * width + vision.patch.num_classes > max_patches or num_windows(vision, height, width) > max_windows:
         return f"{shown}: at most {max_patches} can be encoded at once"
     return None
 

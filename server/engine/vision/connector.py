@@ -1,12 +1,10 @@
-"""Small layers around a vision encoder in float32 on the host: the projection of patches, norms, merged neighbours.
+"""Small layers around a vision encoder: the projection of patches, merged neighbours, and norms in float32 on the host.
 
-All rows of one picture go through together, and no other rows with them, so that a picture's vectors do not depend on
-the pictures beside it. This is a few hundredths of a pass's work.
+A row's values depend on no other row but those that are merged with it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -14,50 +12,20 @@ import numpy.typing as npt
 
 from ...checkpoint.checkpoint import Checkpoint
 from ...errors import CheckpointError
-from ...models.vision import Average, Connector, ConnectorStep, Join, RowActivation, RowLinear, RowNorm
+from ...models.vision import Average, Connector, ConnectorStep, Join, RowLinear, RowNorm, Standardize
+from .products import Products
 
 Float32 = npt.NDArray[np.float32]
 Square = tuple[int, int]  # rows and columns of a picture's grid
 Step = Callable[[Float32, Square], Float32]
 
-# Rational approximation of erf for all arguments, with an absolute error below 1.5e-7: Abramowitz and Stegun, Handbook
-# of Mathematical Functions, 7.1.26.
-_ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
-_ERF_SLOPE = 0.3275911
 
-
-def _gelu(x: Float32) -> Float32:
-    """x * (1 + erf(x / sqrt(2))) / 2."""
-    z = np.abs(x) * np.float32(math.sqrt(0.5))
-    t = 1 / (1 + np.float32(_ERF_SLOPE) * z)
-    series = np.zeros_like(t)
-    for coefficient in reversed(_ERF):
-        series = (series + np.float32(coefficient)) * t
-    tail = series * np.exp(-z * z)  # 1 - erf(z)
-    result: Float32 = x * np.where(x >= 0, 1 - tail / 2, tail / 2)
-    return result
-
-
-def _gelu_tanh(x: Float32) -> Float32:
-    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
-    result: Float32 = np.float32(0.5) * x * (1 + np.tanh(inner))
-    return result
-
-
-ACTIVATIONS: dict[RowActivation, Callable[[Float32], Float32]] = {
-    "identity": lambda x: x,
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "silu": lambda x: x / (1 + np.exp(-x)),
-}
-
-
-def load_connector(steps: Connector, checkpoint: Checkpoint, is_in_squares: int) -> Step:
-    """Return the function of `steps`, with weights. Rows come in squares of side `is_in_squares`, one after the other.
+def load_connector(steps: Connector, checkpoint: Checkpoint, products: Products, square: int) -> Step:
+    """Return the function of `steps`, with weights. Rows come in squares of that side, one after the other.
 
     Raises CheckpointError for missing tensors.
     """
-    functions = [_step(step, checkpoint, is_in_squares) for step in steps]
+    functions = [_step(step, checkpoint, products, square) for step in steps]
 
     def connect(rows: Float32, grid: Square) -> Float32:
         for function in functions:
@@ -67,16 +35,20 @@ def load_connector(steps: Connector, checkpoint: Checkpoint, is_in_squares: int)
     return connect
 
 
-def _step(step: ConnectorStep, checkpoint: Checkpoint, square: int) -> Step:
+def _step(step: ConnectorStep, checkpoint: Checkpoint, products: Products, square: int) -> Step:
     match step:
         case RowLinear():
-            linear = load_linear(step, checkpoint)
+            linear = load_linear(step, checkpoint, products)
             return lambda rows, _: linear(rows)
         case RowNorm():
             norm = load_norm(step, checkpoint)
             return lambda rows, _: norm(rows)
         case Join(side=side, by_channel=by_channel):
             return lambda rows, grid: _joined(rows, grid, side, by_channel, square)
+        case Standardize(factor=factor, bias=bias, scale=scale):
+            by = load_tensor(checkpoint, scale) if scale else np.float32(1.0)
+            shift = load_tensor(checkpoint, bias) if bias else np.float32(0.0)
+            return lambda rows, _: (rows * np.float32(factor) - shift) * by
         case Average(side=side):
             return lambda rows, grid: _neighbours(rows, grid, side).mean(axis=(2, 3)).reshape(-1, rows.shape[1])
 
@@ -103,26 +75,21 @@ def load_tensor(checkpoint: Checkpoint, name: str) -> Float32:
     return checkpoint.load(name)
 
 
-def load_linear(step: RowLinear, checkpoint: Checkpoint) -> Callable[[Float32], Float32]:
+def load_linear(step: RowLinear, checkpoint: Checkpoint, products: Products) -> Callable[[Float32], Float32]:
     """Return the linear layer. A kernel of a convolution is a matrix of its patches' values."""
     weight = load_tensor(checkpoint, step.tensor)
     if weight.shape[1 if step.is_transposed else 0] != step.outputs:
         reason = f"has shape {list(weight.shape)}, config.json makes it {step.outputs} outputs"
         raise CheckpointError("model.safetensors", reason, step.tensor)
-    matrix = weight if step.is_transposed else np.ascontiguousarray(weight.reshape(len(weight), -1).T)
-    bias = load_tensor(checkpoint, step.bias) if step.bias else None
-    activate = ACTIVATIONS[step.activation]
-
-    def linear(rows: Float32) -> Float32:
-        product = rows @ matrix
-        return activate(product if bias is None else product + bias)
-
-    return linear
+    matrix = weight.T if step.is_transposed else weight.reshape(len(weight), -1)
+    return products.of(matrix, load_tensor(checkpoint, step.bias) if step.bias else None, step.activation)
 
 
 def load_norm(step: RowNorm, checkpoint: Checkpoint) -> Callable[[Float32], Float32]:
     """Return the norm of each row."""
-    weight = load_tensor(checkpoint, f"{step.module}.weight") + np.float32(step.offset)
+    weight: Float32 = np.ones(1, np.float32)
+    if step.module:
+        weight = load_tensor(checkpoint, f"{step.module}.weight") + np.float32(step.offset)
     bias = load_tensor(checkpoint, f"{step.module}.bias") if step.has_bias else None
     eps = np.float32(step.eps)
 

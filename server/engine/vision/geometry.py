@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,6 +12,7 @@ from ...models.vision import PatchSpec, VisionSpec
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 Square = tuple[int, int]
+Array = npt.NDArray[Any]
 
 
 def places(grid: Square, square: int) -> Int64:
@@ -24,6 +27,9 @@ def positions(patch: PatchSpec, table: Float32, grid: Square) -> Float32:
     at, side = places(grid, patch.square), patch.grid_side
     if patch.positions == "in order":
         return table
+    if patch.positions == "summed":
+        summed: Float32 = table[0, at[:, 1]] + table[1, at[:, 0]]
+        return summed
     if patch.positions == "nearest":
         rows, columns = (_nearest(count, side)[at[:, axis]] for axis, count in enumerate(grid))
         nearest: Float32 = table[rows * side + columns]
@@ -66,7 +72,22 @@ def angles(vision: VisionSpec, grid: Square) -> npt.NDArray[np.float64] | None:
     if vision.turns_by_turns:
         every = attention.rope.theta ** -(np.arange(half) / half)
         both = every[0::2], every[1::2]
-    return np.concatenate([np.outer(at[:, axis], both[axis]) for axis in range(2)], axis=1)
+    axes = (1, 0) if vision.turns_by_columns else (0, 1)
+    turned = np.concatenate([np.outer(at[:, axis], each) for axis, each in zip(axes, both, strict=True)], axis=1)
+    return with_class(turned, vision.patch, np.zeros((1, half))) if vision.patch.class_token else turned
+
+
+def with_class(rows: Array, patch: PatchSpec, token: Array) -> Array:
+    """Return the rows of one crop's patches with that of its class token, [1, elements]."""
+    return np.concatenate([rows, token] if patch.is_class_last else [token, rows])
+
+
+def without_class(rows: Float32, patch: PatchSpec, per_crop: int) -> Float32:
+    """Return the rows of crops, `per_crop` each, without those of class tokens."""
+    if not patch.class_token:
+        return rows
+    crops = rows.reshape(-1, per_crop, rows.shape[1])
+    return (crops[:, :-1] if patch.is_class_last else crops[:, 1:]).reshape(-1, rows.shape[1])
 
 
 def windows(vision: VisionSpec, grid: Square) -> tuple[Int64, list[int]]:

@@ -28,6 +28,7 @@ from ..lowering import build_program
 from ..operands import Placement
 from ..step_inputs import StepInputs
 from .connector import load_connector, load_tensor
+from .products import Products
 from .tower import PatchLayers, Stage, VisionTower
 
 
@@ -69,20 +70,22 @@ class VisionLoader:
     def tower(self, at: Placement, pool: WorkerPool, width: int, on_progress: OnProgress) -> VisionTower:
         """Build the programs and compile their kernels; `width` is that of the text's stream."""
         patch, shape, checkpoint = self._vision.patch, self._shape, self._checkpoint
-        stages = tuple(self._stages(at))
-        kernels = [kernel for stage in stages for kernel in stage.program.kernels]
+        products = Products(at, pool, self._vision)
+        stages = tuple(self._stages(at, products))
+        kernels = [*products.kernels, *(kernel for stage in stages for kernel in stage.program.kernels)]
         compile_kernels(kernels, on_progress, pool.num_threads)
         work = AttentionWork(at.buffers.sizes.attention.tile_tokens, 0, pool.num_threads)
         patches = shape.max_model_len
         inputs = StepInputs(patches, vision_blocks(patches)[1], patches, at.cache, work)
         layers = PatchLayers(
-            load_connector((patch.projection,), checkpoint, patch.square),
-            None if patch.norm is None else load_connector((patch.norm,), checkpoint, patch.square),
+            load_connector((patch.projection,), checkpoint, products, patch.square),
+            None if patch.norm is None else load_connector((patch.norm,), checkpoint, products, patch.square),
             load_tensor(checkpoint, patch.table) if patch.table else None,
+            load_tensor(checkpoint, patch.class_token).reshape(1, -1) if patch.class_token else None,
         )
         return VisionTower(at, pool, inputs, (layers, stages), (self._vision, width))
 
-    def _stages(self, at: Placement) -> Iterator[Stage]:
+    def _stages(self, at: Placement, products: Products) -> Iterator[Stage]:
         vision, num_layers, first = self._vision, self._encoder.num_layers, 0
         taps = dict(vision.taps)
         graph = decoder_graph(self._encoder)
@@ -90,18 +93,24 @@ class VisionLoader:
             is_full, is_last = self._is_full(layer), layer + 1 == num_layers
             if is_last or layer in taps or self._is_full(layer + 1) != is_full:
                 if layer in taps:
-                    yield self._stage(at, GraphSlice(range(first, layer + 1), False, "stream"), is_full, taps[layer])
+                    yield self._stage(
+                        at, products, GraphSlice(range(first, layer + 1), False, "stream"), is_full, taps[layer]
+                    )
                     first = layer + 1
                 if is_last or layer not in taps:
                     ends_normed = is_last and vision.ends_normed
                     part = GraphSlice(range(first, layer + 1), False, "states" if ends_normed else "stream")
                     part.require_kernels(graph)
-                    yield self._stage(at, part, is_full, vision.connector if is_last else None)
+                    yield self._stage(at, products, part, is_full, vision.connector if is_last else None)
                 first = layer + 1
 
     def _is_full(self, layer: int) -> bool:
         return not self._vision.window or layer in self._vision.full_layers
 
-    def _stage(self, at: Placement, part: GraphSlice, is_full: bool, connector: Connector | None) -> Stage:
-        steps = None if connector is None else load_connector(connector, self._checkpoint, self._vision.patch.square)
+    def _stage(
+        self, at: Placement, products: Products, part: GraphSlice, is_full: bool, connector: Connector | None
+    ) -> Stage:
+        square, steps = self._vision.patch.square, None
+        if connector is not None:
+            steps = load_connector(connector, self._checkpoint, products, square)
         return Stage(build_program(at, part=part), is_full, steps)

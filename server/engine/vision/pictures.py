@@ -32,6 +32,7 @@ class Pictures:
     tower: VisionTower
     vectors: Vectors
     token_id: int  # of placeholders
+    room: int  # most tokens of a picture
 
     def refusal(self, request: Request) -> str | None:
         for item in request.media:
@@ -39,6 +40,11 @@ class Pictures:
             reason = self.tower.refusal(item)
             if len(found) != item.num_tokens:
                 reason = f"a picture has {len(found)} placeholders in the prompt: it makes {item.num_tokens} vectors"
+            if item.num_tokens > self.room:
+                reason = (
+                    f"a picture of {item.num_tokens} vectors is computed in one step, which has room for {self.room}: "
+                )
+                reason += "max_num_batched_tokens less a token of each other sequence of max_num_seqs"
             if reason is not None:
                 return reason
         return None
@@ -67,16 +73,9 @@ def load_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnPro
     vectors = Vectors(max(longest, min(usable, 2 * config.max_num_seqs * longest)), vision.num_sections * width)
     loaded.runner.inputs.pictures = PictureRows(vision, vectors, text.tables.ropes, shape.max_model_len)
     model = CostModel.of(spec.vision_encoder, instance(config.device), 1, Runtime(config.dtype))
+    steps = loaded.scheduler
+    room = steps.max_chunk - steps.max_num_seqs + 1 if spec.has_whole_pictures else steps.max_model_len
     passes = EncodePricer(model, 1, powers_of_two(tower.max_patches))
     loaded.pricer.encode = lambda num_tokens: passes.run(num_tokens * vision.merge**2)
-    loaded.runner.encoder = pictures = Pictures(tower, vectors, vision.token_id)
+    loaded.runner.encoder = pictures = Pictures(tower, vectors, vision.token_id, room)
     return EncodingLimits(1, vectors.num_rows, 0, config.max_num_batched_tokens, pictures.refusal)
-
-
-def read_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnProgress) -> EncodingLimits | None:
-    """Return what `load_pictures` does, and None with a line why where no kernel computes the model's attention."""
-    vision = loaded.spec.vision
-    if vision is not None and not vision.is_causal:
-        on_progress(f"{loaded.spec.architecture} reads texts alone: no kernel lets a picture's tokens see those behind")
-        return None
-    return load_pictures(config, loaded, on_progress)

@@ -50,6 +50,7 @@ class Layout:
     index: Int32  # [prompt] of the token's vector among those of all pictures, -1 for none
     places: Int32  # [3, prompt] time, row and column
     delta: int  # added to the position of a token after the prompt
+    ends: Int32  # [prompt] end of the token's picture, or of the token
 
 
 def placeholders(prompt: Sequence[int], item: MediaItem, token_id: int) -> Int64:
@@ -62,11 +63,15 @@ def layout_of(prompt: Sequence[int], media: Sequence[MediaItem], vision: VisionS
     """Find the pictures' tokens, and their places where rotations depend on these."""
     index, num_vectors = np.full(len(prompt), -1, np.int32), 0
     places = np.tile(np.arange(len(prompt), dtype=np.int32), (3, 1))
+    ends = places[0] + 1
     for picture in media:
         at = placeholders(prompt, picture, vision.token_id)
         index[at] = num_vectors + np.arange(len(at))
         num_vectors += picture.num_tokens
-        if not has_places or not len(at):
+        if not len(at):
+            continue
+        ends[at] = at[-1] + 1
+        if not has_places:
             continue
         _, height, width = (max(1, size // vision.merge) for size in picture.grid)
         begin, end, count = int(at[0]), int(at[-1]) + 1, np.arange(len(at))
@@ -75,7 +80,7 @@ def layout_of(prompt: Sequence[int], media: Sequence[MediaItem], vision: VisionS
         places[2, at] = first + count % width
         places[0, at] = first + count // (width * height)
         places[:, end:] += first + max(height, width) - places[0, begin] - (end - begin)
-    return Layout(index, places, int(places[0, -1]) + 1 - len(prompt))
+    return Layout(index, places, int(places[0, -1]) + 1 - len(prompt), ends)
 
 
 class PictureRows:
@@ -100,6 +105,20 @@ class PictureRows:
                 self._place(seq, vectors[row:end], rope_rows[row:end], row)
             row = end
         return True
+
+    def fill_ends(self, seqs: Sequence[ScheduledSeq], ends: Int32) -> bool:
+        if self._vision.span_layers == "none":
+            return False
+        row, sees_ahead = 0, False
+        for seq in seqs:
+            own = ends[row : row + len(seq.token_ids)]
+            own[:] = usual = np.arange(seq.start + 1, seq.start + len(own) + 1)
+            if seq.media:
+                shown = self._layout(seq).ends[seq.start : seq.start + len(own)]
+                own[: len(shown)] = shown
+                sees_ahead |= bool((own != usual).any())
+            row += len(own)
+        return sees_ahead
 
     def _place(self, seq: ScheduledSeq, vectors: Int64, rope_rows: Int32, row: int) -> None:
         layout = self._layout(seq)

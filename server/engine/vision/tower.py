@@ -43,6 +43,7 @@ class PatchLayers:
     project: Step
     norm: Step | None
     table: Float32 | None  # learned positions
+    class_token: Float32 | None  # [1, hidden], a token beside the patches of each crop
 
 
 class VisionTower:
@@ -72,7 +73,8 @@ class VisionTower:
         _, height, width = grid_of(item, self._vision)
         rows, per_frame = self._patches_of(item, height, width), height * width
         windows = num_windows(self._vision, height, width)
-        most = min(self.max_patches // per_frame, self._max_windows // windows) * per_frame
+        most = min(self.max_patches // (per_frame + self._vision.patch.num_classes), self._max_windows // windows)
+        most *= per_frame
         parts = [self._encode(rows[first : first + most], (height, width)) for first in range(0, len(rows), most)]
         sections = [np.concatenate(part) for part in zip(*parts, strict=True)]
         vectors = np.zeros((item.num_tokens, len(sections), self._width), np.float32)
@@ -88,16 +90,22 @@ class VisionTower:
         """Return the patches of all frames or crops, one after the other."""
         kind = np.dtype(bfloat16) if item.dtype == "bfloat16" else np.dtype(np.float32)
         pixels = np.frombuffer(item.pixels, kind).reshape(item.shape).astype(np.float32, copy=False)
+        factor, shift = self._vision.patch.pixel_scale
         if pixels.ndim == 2:
-            return pixels
+            return pixels * np.float32(factor) + np.float32(shift) if (factor, shift) != (1.0, 0.0) else pixels
         size = self._vision.patch.size
         split = pixels[:, :, : height * size, : width * size].reshape(len(pixels), -1, height, size, width, size)
         return split.transpose(0, 2, 4, 1, 3, 5).reshape(-1, self._vision.patch.values)
 
     def _encode(self, patches: Float32, grid: geometry.Square) -> list[Float32]:
         """Return the vectors of whole frames by section: of the last states, then of each tap."""
-        vision, count, per_frame = self._vision, len(patches), grid[0] * grid[1]
+        vision, per_frame = self._vision, grid[0] * grid[1]
         stream = self._patches.project(patches, grid)
+        if (token := self._patches.class_token) is not None:
+            crops = stream.reshape(-1, per_frame, stream.shape[1])
+            stream = np.concatenate([geometry.with_class(crop, vision.patch, token) for crop in crops])
+            per_frame += 1
+        count = len(stream)
         if self._patches.table is not None:
             learned = geometry.positions(vision.patch, self._patches.table, grid)
             stream = (stream.reshape(-1, *learned.shape) + learned).reshape(count, -1)
@@ -114,7 +122,8 @@ class VisionTower:
         for stage in self._stages:
             self._run(stage, [per_frame] * (count // per_frame) if stage.is_full else lengths * (count // per_frame))
             if stage.connector is not None:
-                found.append(stage.connector(self._hidden[:count, : vision.hidden_size][back], grid))
+                states = self._hidden[:count, : vision.hidden_size][back]
+                found.append(stage.connector(geometry.without_class(states, vision.patch, per_frame), grid))
         return [found[-1], *found[:-1]]
 
     def _turn(self, grid: geometry.Square, order: npt.NDArray[np.int64]) -> None:

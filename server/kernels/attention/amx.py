@@ -24,7 +24,7 @@ from ..isa.jit import Kernel, inline, made_kernel
 from ..isa.memory import load_f32, load_i32, load_i64
 from ..records import ATTENTION
 from . import cache_elements
-from .items import ITEM, attention_items, slope_of
+from .items import ITEM, attention_items, end_key, slope_of
 from .softmax import Weights, softmax
 from .state import first_key, state_bytes
 
@@ -137,14 +137,14 @@ def _softmax_rows(is_scaled: bool) -> Any:
         op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
         window, head_dim = load_i64(op + ATTENTION.window), load_i64(op + ATTENTION.head_dim)
         size, cap = state_bytes(head_dim), load_f32(op + ATTENTION.cap)
-        position, head = load_i64(item + ITEM.position) + first // group, first % group
+        position, token, head = load_i64(item + ITEM.position), first // group, first % group
         for r in range(min(32, load_i64(item + ITEM.rows) - first)):
             state, line, out = states + r * size, s + r * CHUNK * 4, weights + r * CHUNK * 2
-            begin, end = first_key(position, window) - base, position - base + 1
+            begin, end = first_key(position + token, window) - base, end_key(item, token) - base
             softmax_row(state, line, out, begin, end, scales, head_dim, cap, slope_of(item, head), 0)
             head += 1
             if head == group:
-                position, head = position + 1, 0
+                token, head = token + 1, 0
 
     return rows_loop
 
@@ -177,8 +177,8 @@ def _chunk_loop(is_scaled: bool) -> Any:
         op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
         position, window = load_i64(item + ITEM.position), load_i64(op + ATTENTION.window)
         for first in range(0, rows, 32):
-            low, high = position + first // group, position + min(first + 31, rows - 1) // group
-            if high >= base and first_key(low, window) < base + slices * _SLICE:
+            low, high = position + first // group, min(first + 31, rows - 1) // group
+            if end_key(item, high) > base and first_key(low, window) < base + slices * _SLICE:
                 if first + 16 < rows:
                     two_tiles(item, first, base, slices, k0, k1, k_stride, v0, v1, scales)
                 else:

@@ -49,6 +49,7 @@ class ItemRecord(NamedTuple):
     states: int  # of the current partition, one for each row, rounded up to sixteen
     totals: int  # of all partitions
     work: int  # working memory of the kernel
+    ends: int  # of the first token, see StepRecord; 0: tokens see no key behind them
 
 
 ITEM = offsets(ItemRecord)
@@ -80,7 +81,20 @@ def _set_item(op, step, kv_head, entry, at):  # type: ignore[no-untyped-def]
     store_i64(at + ITEM.states, at + ITEM_BYTES)
     store_i64(at + ITEM.totals, at + ITEM_BYTES + size)
     store_i64(at + ITEM.work, at + ITEM_BYTES + 2 * size)
+    ends = load_i64(step + STEP.ends)
+    if ends != 0:
+        ends = (ends + row * 4) * load_i64(op + ATTENTION.sees_ahead)
+    store_i64(at + ITEM.ends, ends)
     return group
+
+
+@inline
+def end_key(item, token):  # type: ignore[no-untyped-def]
+    """Return the end of the keys that token `token` of the item sees; it never decreases from token to token."""
+    ends = load_i64(item + ITEM.ends)
+    if ends != 0:
+        return load_i32(ends + token * 4)
+    return load_i64(item + ITEM.position) + token + 1
 
 
 @inline
@@ -94,7 +108,7 @@ def _merge(item, partition, parts):  # type: ignore[no-untyped-def]
         first = first_key(position, window) // PARTITION
         if first == partition:
             copy_state(totals + r * size, parts + r * size, head_pad)
-        elif first < partition and position >= partition * PARTITION:
+        elif first < partition and end_key(item, r // group) > partition * PARTITION:
             merge_state(totals + r * size, parts + r * size, head_pad)
 
 
@@ -155,12 +169,12 @@ def _do_item(attend: Any) -> Any:
     @inline
     def attend_partition(item, partition):  # type: ignore[no-untyped-def]
         op, begin = load_i64(item + ITEM.op), partition * PARTITION
-        position, tokens = load_i64(item + ITEM.position), load_i64(item + ITEM.tokens)
+        position, end = load_i64(item + ITEM.position), end_key(item, load_i64(item + ITEM.tokens) - 1)
         head_pad, states = load_i64(op + ATTENTION.head_pad), load_i64(item + ITEM.states)
         for r in range((load_i64(item + ITEM.rows) + 15) // 16 * 16):
             begin_state(states + r * state_bytes(head_pad), head_pad)
         first = max(begin, first_key(position, load_i64(op + ATTENTION.window)))
-        attend(item, first, min(begin + PARTITION, position + tokens))
+        attend(item, first, min(begin + PARTITION, end))
 
     @inline
     def do_item(item, split, pair, pairs):  # type: ignore[no-untyped-def]
@@ -169,10 +183,8 @@ def _do_item(attend: Any) -> Any:
         `split` is the partition or -1 for all, its slot, and the query's partitions; `pair` the core and kv head.
         """
         position, window = load_i64(item + ITEM.position), load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
-        first, last = (
-            first_key(position, window) // PARTITION,
-            (position + load_i64(item + ITEM.tokens) - 1) // PARTITION,
-        )
+        first = first_key(position, window) // PARTITION
+        last = (end_key(item, load_i64(item + ITEM.tokens) - 1) - 1) // PARTITION
         is_part, states = load_i32(split) >= 0, load_i64(item + ITEM.states)
         if is_part:
             first = last = load_i32(split)

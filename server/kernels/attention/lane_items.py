@@ -8,7 +8,7 @@ from ...device.attention_layout import CHUNK
 from ..isa.jit import inline
 from ..isa.memory import hidden, load_f32, load_i32, load_i64
 from ..records import ATTENTION
-from .items import ITEM, slope_of
+from .items import ITEM, end_key, slope_of
 from .softmax import LINE
 from .state import first_key, state_bytes
 
@@ -42,9 +42,9 @@ def block_place(item, block):  # type: ignore[no-untyped-def]
 @inline
 def sees(item, r, base):  # type: ignore[no-untyped-def]
     """Return whether any of rows `r` to r + 3 sees a key of the chunk."""
-    last = min(r + 3, load_i64(item + ITEM.rows) - 1)
+    last = min(r + 3, load_i64(item + ITEM.rows) - 1) // load_i64(item + ITEM.group)
     window = load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
-    return row_position(item, last) >= base and first_key(row_position(item, r), window) < base + CHUNK
+    return end_key(item, last) > base and first_key(row_position(item, r), window) < base + CHUNK
 
 
 @inline
@@ -70,8 +70,9 @@ def soften_rows(softmax_row: Any) -> Any:
             head_pad, cap = load_i64(op + ATTENTION.head_pad), load_f32(op + ATTENTION.cap)
             states, window = load_i64(item + ITEM.states), load_i64(op + ATTENTION.window)
             state, s, position = states + i * state_bytes(head_pad), line_of(item, i), row_position(item, i)
-            begin, end = first_key(position, window) - base, position - base + 1
-            slope = slope_of(item, i % load_i64(item + ITEM.group))
+            group = load_i64(item + ITEM.group)
+            begin, end = first_key(position, window) - base, end_key(item, i // group) - base
+            slope = slope_of(item, i % group)
             softmax_row(state, s, s, begin, end, scales, head_pad, cap, slope, _bias_of(item, i, base))
 
     return soften

@@ -105,7 +105,12 @@ def _prepare_head(op, head, norm, shift, mean, turn, scale):  # type: ignore[no-
     if norms_last:
         by = 1.0
     if load_i64(op + ROPE.is_interleaved) != 0:
-        rotate_neighbours(head, cos, sin, rotary // 2, by)
+        if load_i64(op + ROPE.is_interleaved) == 1:
+            rotate_neighbours(head, cos, sin, rotary // 2, by)
+        else:
+            quarter = rotary // 4
+            rotate(head, cos, sin, quarter, by)
+            rotate(head + rotary * 2, cos + quarter * 4, sin + quarter * 4, quarter, by)
     else:
         rotate(head, cos, sin, rotary // 2, by)
     if norms_last:

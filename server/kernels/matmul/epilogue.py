@@ -18,7 +18,8 @@ from ..isa import avx512, simd
 from ..isa.jit import inline
 
 PANEL_BYTES = 1024  # sixteen rows of 32 bfloat16
-ACTIVATIONS = ("none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2")  # indexed by the operand
+# Indexed by the operand.
+ACTIVATIONS = ("none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped", "relu2", "quick_gelu")
 _CLAMPED = ACTIVATIONS.index("swiglu_clamped")
 _SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0  # GptOssConfig of transformers
 _GELU_LINEAR, _GELU_CUBIC = 1.5957691216, 0.0713548163  # 2 sqrt(2 / pi), and 0.044715 times that
@@ -129,8 +130,13 @@ def _activations(sigmoid: Any) -> dict[str, Any]:
         x = simd.clamp(x, simd.splat(-3.0e38), simd.splat(_SWIGLU_LIMIT))
         return simd.mul(x, sigmoid(simd.mul(x, simd.splat(_SWIGLU_ALPHA))))
 
+    @inline
+    def quick_gelu(x):  # type: ignore[no-untyped-def]
+        """Return x sigmoid(1.702 x), as CLIP computes it."""
+        return simd.mul(x, sigmoid(simd.mul(x, simd.splat(_SWIGLU_ALPHA))))
+
     plain = {"none": inline(lambda x: x), "gelu": gelu, "relu": relu, "relu2": _relu2}
-    return {**plain, "silu": silu, "gelu_tanh": gelu_tanh, "swiglu_clamped": swiglu_clamped}
+    return {**plain, "silu": silu, "gelu_tanh": gelu_tanh, "swiglu_clamped": swiglu_clamped, "quick_gelu": quick_gelu}
 
 
 def _activate(sigmoid: Any) -> Any:

@@ -32,7 +32,7 @@ TEXT_PARTS: dict[str, dict[str, str]] = {
 FIXED: dict[str, dict[str, object]] = {"qwen3_vl_moe_text": {"norm_topk_prob": True}}  # what no key of a type says
 FLAT = ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")  # older files do not nest the text's
 OF_THE_WHOLE = ("tie_word_embeddings", "quantization_config", "auto_map", "trust_remote_code")
-VISION_PARTS = ("visual", "vision_model", "vision_tower", "connector", "multi_modal_projector")
+VISION_PARTS = ("visual", "vision_model", "vision_tower", "connector", "multi_modal_projector", "embed_vision")
 # Beginnings of names, each with the beginning in files of the text alone.
 NESTED = {
     "language_model.model.": "model.",

@@ -1,6 +1,6 @@
 """Vision encoders that are served, by the architecture of the whole model. Defaults are those of transformers' classes.
 
-Sources: transformers, models/{siglip,idefics3,gemma3,pixtral,mistral3}/modeling_*.py.
+Sources: transformers, models/{siglip,clip,idefics3,gemma3,pixtral,mistral3,llava}/modeling_*.py.
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any
 
-from ..config_values import Epsilon, Values, read_record, refuse
+from ..config_values import Epsilon, Heads, Layers, Values, read_record, refuse
 from ..names import Names
 from ..rope import read_rope
 from ..vision import Average, Connector, Join, PatchSpec, RowLinear, RowNorm, VisionSpec
-from .vision_keys import ACTIVATIONS, Eyes, Side, Text, Whole, linear
-from .vision_qwen import read_qwen3, read_qwen25, read_qwen35
+from .vision_gemma4 import read_gemma4
+from .vision_keys import ACTIVATIONS, Channels, Eyes, Side, Text, Whole, linear
+from .vision_qwen import read_qwen2, read_qwen3, read_qwen25, read_qwen35
 
 
 class _SiglipEyes(Eyes, kw_only=True, rename={
     "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "channels": "num_channels"
 }):  # fmt: skip
+    num_layers: Layers  # again, as all renamed fields: a parent's fields keep their names
+    num_heads: Heads
+    channels: Channels = 3
     image_size: Side = 224
     layer_norm_eps: Epsilon = 1e-6
 
@@ -32,11 +36,17 @@ class _IdeficsEyes(_SiglipEyes, kw_only=True):
 class _PixtralEyes(Eyes, kw_only=True, rename={
     "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "channels": "num_channels"
 }):  # fmt: skip
-    """Keys of the vision encoder of Pixtral."""
+    num_layers: Layers
+    num_heads: Heads
+    channels: Channels = 3
+
+
+class _ClipEyes(_SiglipEyes, kw_only=True):
+    layer_norm_eps: Epsilon = 1e-5
 
 
 def _siglip(read: _SiglipEyes, at: str, connector: Connector, tokens: tuple[int, int], **patch: Any) -> VisionSpec:
-    """SigLIP with modules below `at`: learned positions, LayerNorm, biases everywhere."""
+    """SigLIP or CLIP with modules below `at`: learned positions, LayerNorm, biases everywhere but CLIP's at patches."""
     words = {
         "model.layers": f"{at}encoder.layers",
         "model.norm": f"{at}post_layernorm",
@@ -46,10 +56,13 @@ def _siglip(read: _SiglipEyes, at: str, connector: Connector, tokens: tuple[int,
         "mlp.up_proj": "mlp.fc1",
         "mlp.down_proj": "mlp.fc2",
     }
+    if isinstance(read, _ClipEyes):
+        norm = RowNorm(f"{at}pre_layrnorm", read.layer_norm_eps, has_bias=True)
+        patch |= {"class_token": f"{at}embeddings.class_embedding", "norm": norm}
     patches = PatchSpec(
         read.patch_size,
         read.channels,
-        linear(f"{at}embeddings.patch_embedding", read.hidden_size),
+        linear(f"{at}embeddings.patch_embedding", read.hidden_size, has_bias="class_token" not in patch),
         **patch,
         table=f"{at}embeddings.position_embedding.weight",
         grid_side=read.image_size // read.patch_size,
@@ -80,27 +93,25 @@ def _gemma3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
     connector = Average(side // tokens), norm, project
     placeholders = whole.token_id(262_144), side // tokens
     vision = _siglip(read, "vision_tower.", connector, placeholders, positions="in order")
-    return replace(vision, is_causal=False)
+    return replace(vision, span_layers="all")
 
 
-def _mistral3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
-    read = read_record(eyes, _PixtralEyes, "vision_config.")
-    at, names = "multi_modal_projector.", {
+def _projector(whole: Whole, size: int, has_bias: bool) -> Connector:
+    """Two linear layers."""
+    at, has_bias = "multi_modal_projector.", has_bias if (own := whole.multimodal_projector_bias) is None else own
+    first = linear(f"{at}linear_1", size, ACTIVATIONS[whole.projector_hidden_act], has_bias)
+    return first, linear(f"{at}linear_2", size, has_bias=has_bias)
+
+
+def _pixtral(eyes: Values, read: _PixtralEyes, connector: Connector, tokens: tuple[int, int]) -> VisionSpec:
+    """Pixtral, without a norm after the layers."""
+    names = {
         "model.layers": "vision_tower.transformer.layers",
-        "model.norm": "multi_modal_projector.norm",
         "self_attn": "attention",
         "input_layernorm": "attention_norm",
         "post_attention_layernorm": "ffn_norm",
         "mlp": "feed_forward",
-    }  # fmt: skip
-    has_bias, size = whole.multimodal_projector_bias, text.hidden_size
-    connector: Connector = (
-        RowNorm(f"{at}norm", text.rms_norm_eps),
-        Join(whole.spatial_merge_size, by_channel=True),
-        linear(f"{at}patch_merger.merging_layer", read.hidden_size, has_bias=False),
-        linear(f"{at}linear_1", size, ACTIVATIONS[whole.projector_hidden_act], has_bias),
-        linear(f"{at}linear_2", size, has_bias=has_bias),
-    )
+    }
     rope = read_rope({**eyes, "rope_parameters": {**(eyes.get("rope_parameters") or {}), "rope_type": "default"}}, 1)
     return VisionSpec(
         read.hidden_size,
@@ -115,14 +126,42 @@ def _mistral3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
             norm=RowNorm("vision_tower.ln_pre", 1e-5),
         ),
         connector,
-        whole.token_id(10),
-        whole.spatial_merge_size,
+        *tokens,
         ends_normed=False,
         turns_by_turns=True,
     )
 
 
-_READERS: dict[str, Callable[[Values, Whole, Text], VisionSpec]] = {
+def _mistral3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
+    read = read_record(eyes, _PixtralEyes, "vision_config.")
+    at = "multi_modal_projector."
+    merge: Connector = (
+        RowNorm(f"{at}norm", text.rms_norm_eps),
+        Join(whole.spatial_merge_size, by_channel=True),
+        linear(f"{at}patch_merger.merging_layer", read.hidden_size, has_bias=False),
+    )
+    tokens = whole.token_id(10), whole.spatial_merge_size
+    vision = _pixtral(eyes, read, (*merge, *_projector(whole, text.hidden_size, has_bias=False)), tokens)
+    return replace(vision, layers=whole.layers(vision.layers, -1))
+
+
+def _llava(eyes: Values, whole: Whole, text: Text) -> VisionSpec | None:
+    """CLIP without the states of its class token, or all states of SigLIP or Pixtral; None for others."""
+    kind, strategy = eyes.get("model_type", "clip_vision_model"), whole.vision_feature_select_strategy or "default"
+    has_class = kind == "clip_vision_model"
+    is_known = has_class or kind in ("siglip_vision_model", "pixtral")
+    if not is_known or has_class != (strategy == "default"):
+        return None
+    connector, tokens = _projector(whole, text.hidden_size, has_bias=True), (whole.token_id(32_000), 1)
+    if kind == "pixtral":
+        vision = _pixtral(eyes, read_record(eyes, _PixtralEyes, "vision_config."), connector, tokens)
+    else:
+        read = read_record(eyes, _ClipEyes if has_class else _SiglipEyes, "vision_config.")
+        vision = _siglip(read, "vision_tower.", connector, tokens, positions="in order")
+    return replace(vision, layers=whole.layers(vision.layers, -2), ends_normed=False)
+
+
+_READERS: dict[str, Callable[[Values, Whole, Text], VisionSpec | None]] = {
     "Qwen2_5_VLForConditionalGeneration": read_qwen25,
     "Qwen3VLForConditionalGeneration": read_qwen3,
     "Qwen3VLMoeForConditionalGeneration": read_qwen3,
@@ -131,7 +170,10 @@ _READERS: dict[str, Callable[[Values, Whole, Text], VisionSpec]] = {
     "SmolVLMForConditionalGeneration": _idefics3,
     "Idefics3ForConditionalGeneration": _idefics3,
     "Gemma3ForConditionalGeneration": _gemma3,
+    "Gemma4ForConditionalGeneration": read_gemma4,
     "Mistral3ForConditionalGeneration": _mistral3,
+    "LlavaForConditionalGeneration": _llava,
+    "Qwen2VLForConditionalGeneration": read_qwen2,
 }
 
 

@@ -11,9 +11,15 @@ from ..config_values import Epsilon, Heads, Layers, Width, refuse
 from ..layer import Activation, AttentionSpec, LayerSpec, NetworkSpec, RopeSpec
 from ..vision import RowActivation, RowLinear
 
-HiddenAct = Literal["gelu", "gelu_pytorch_tanh", "silu"]
-ACTIVATIONS: dict[HiddenAct, RowActivation] = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}
+HiddenAct = Literal["gelu", "gelu_pytorch_tanh", "silu", "quick_gelu"]
+ACTIVATIONS: dict[HiddenAct, RowActivation] = {
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "quick_gelu": "quick_gelu",
+}
 Side = Annotated[int, Meta(ge=1, le=4096)]
+Channels = Annotated[int, Meta(ge=1, le=4)]
 Merge = Annotated[int, Meta(ge=1, le=16)]
 TokenId = Annotated[int, Meta(ge=0, le=1 << 22)]
 LayerIndex = Annotated[int, Meta(ge=0, le=1024)]
@@ -27,7 +33,7 @@ class Eyes(msgspec.Struct, kw_only=True):
     intermediate_size: Width
     num_heads: Heads
     patch_size: Side
-    channels: Annotated[int, Meta(ge=1, le=4)] = 3
+    channels: Channels = 3
     hidden_act: HiddenAct = "gelu_pytorch_tanh"
 
     def layers(self, rope: RopeSpec | None, has_bias: bool, is_gated: bool) -> tuple[LayerSpec, ...]:
@@ -55,8 +61,16 @@ class Whole(msgspec.Struct, kw_only=True):
     mm_tokens_per_image: Annotated[int, Meta(ge=1, le=1 << 16)] = 256
     spatial_merge_size: Merge = 2
     projector_hidden_act: HiddenAct = "gelu"
-    multimodal_projector_bias: bool = False
-    vision_feature_layer: Literal[-1] = -1
+    multimodal_projector_bias: bool | None = None
+    vision_feature_layer: Annotated[int, Meta(ge=-1024, le=-1)] | None = None
+    vision_feature_select_strategy: Literal["default", "full"] | None = None
+
+    def layers(self, found: tuple[LayerSpec, ...], default: int) -> tuple[LayerSpec, ...]:
+        """Return the layers up to the one whose states are read, counted from the last, -1."""
+        last = default if self.vision_feature_layer is None else self.vision_feature_layer
+        if len(found) + last < 0:
+            raise refuse("vision_feature_layer", last, f"the encoder has {len(found)} layers")
+        return found[: len(found) + 1 + last]
 
     def token_id(self, default: int) -> int:
         """Return the id of a picture's placeholders."""
@@ -69,6 +83,7 @@ class Text(msgspec.Struct):
 
     hidden_size: Width
     rms_norm_eps: Epsilon = 1e-6
+    use_bidirectional_attention: str | bool | None = None
 
 
 def linear(module: str, outputs: int, activation: RowActivation = "identity", has_bias: bool = True) -> RowLinear:

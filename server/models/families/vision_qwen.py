@@ -1,4 +1,4 @@
-"""Vision encoders of Qwen2.5-VL and Qwen3-VL. Source: transformers, models/{qwen2_5_vl,qwen3_vl}/modeling_*.py."""
+"""Vision encoders of Qwen2-VL, 2.5 and 3. Source: transformers, models/{qwen2_vl,qwen2_5_vl,qwen3_vl}/modeling_*.py."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from math import isqrt
 from typing import Annotated, Any
 
 from msgspec import Meta
+from msgspec.structs import replace as replace_fields
 
-from ..config_values import Values, read_record, refuse
+from ..config_values import Layers, Values, Width, read_record, refuse
 from ..layer import RopeSpec
 from ..names import Names
 from ..vision import Connector, Join, PatchSpec, RowLinear, RowNorm, VisionSpec
-from .vision_keys import Eyes, LayerIndex, Merge, Side, Text, Whole, linear
+from .vision_keys import Channels, Eyes, LayerIndex, Merge, Side, Text, Whole, linear
 
 QWEN = Names.of(
     {
@@ -30,6 +31,8 @@ QWEN = Names.of(
 
 
 class _QwenEyes(Eyes, kw_only=True, rename={"num_layers": "depth", "channels": "in_channels"}):
+    num_layers: Layers
+    channels: Channels = 3
     spatial_merge_size: Merge = 2
     temporal_patch_size: Annotated[int, Meta(ge=1, le=8)] = 2
 
@@ -44,6 +47,13 @@ class _QwenEyes(Eyes, kw_only=True, rename={"num_layers": "depth", "channels": "
         )
 
 
+class _Qwen2Eyes(_QwenEyes, kw_only=True, rename={
+    "num_layers": "depth", "channels": "in_channels", "hidden_size": "embed_dim"
+}):  # fmt: skip
+    hidden_size: Width
+    mlp_ratio: Annotated[float, Meta(gt=0, le=64)] = 4.0
+
+
 class _Qwen25Eyes(_QwenEyes, kw_only=True):
     window_size: Side = 112
     fullatt_block_indexes: tuple[LayerIndex, ...] = (7, 15, 23, 31)
@@ -52,6 +62,23 @@ class _Qwen25Eyes(_QwenEyes, kw_only=True):
 class _Qwen3Eyes(_QwenEyes, kw_only=True):
     num_position_embeddings: Annotated[int, Meta(ge=1, le=1 << 20)] = 2304
     deepstack_visual_indexes: tuple[LayerIndex, ...] = (8, 16, 24)
+
+
+def read_qwen2(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
+    """Return the encoder of Qwen2-VL: LayerNorm, no learned positions."""
+    read = read_record(eyes, _Qwen2Eyes, "vision_config.")
+    read = replace_fields(read, intermediate_size=int(read.hidden_size * read.mlp_ratio))
+    words = {
+        **dict(QWEN.words),
+        "model.norm": "visual.merger.ln_q",
+        "mlp.up_proj": "mlp.fc1",
+        "mlp.down_proj": "mlp.fc2",
+    }
+    merge, at = read.spatial_merge_size, "visual.merger.mlp."
+    mlp: Connector = (linear(f"{at}0", read.hidden_size * merge**2, "gelu"), linear(f"{at}2", text.hidden_size))
+    layers, names = read.layers(RopeSpec(), has_bias=True, is_gated=False), Names.of(words, "visual.")
+    tokens = whole.token_id(151_655), merge
+    return VisionSpec(read.hidden_size, layers, 1e-6, False, names, read.patch(), (Join(merge), *mlp), *tokens)
 
 
 def read_qwen25(eyes: Values, whole: Whole, text: Text) -> VisionSpec:

@@ -1,0 +1,151 @@
+"""How many drafts are worth verifying: what a step costs by its rows, and how often a sequence's drafts were right.
+
+The best number of drafts has the most expected tokens a second. Nothing is set by hand: large batches, whose rows cost
+more than they bring, get no drafts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice, repeat
+
+_ROW_SHARE = 0.08  # of a row's step, that one more row costs, before any step was seen
+_LEARNS = 0.15  # least weight of the newest step
+_FADES = 1 / 4096  # of a factor, with each step of other rows
+_EXACT, _COARSE = 16, 4  # largest number of rows with a factor of its own, and the multiple that larger ones share
+_MOST_CHANGE = 2.0  # of an estimate by one step, which a busy host may have delayed
+
+_RECALLS = 0.2  # weight of the newest draft
+_FRESH, _GOING = 0.4, 0.8  # chances of a sequence without history
+
+_LEAST_CHANCE = 0.1  # of a draft that is verified
+_REMEMBERED = 16  # steps until what follows from costs is computed again
+_LOOKAHEAD = 6  # drafts without gain after which no more are considered: kernels compute rows by tiles
+
+
+class StepCosts:
+    """Relative time of a step by its rows, corrected by each step that is seen.
+
+    A factor follows from steps after one of another number of rows, because times drift, as contexts grow or the host
+    is busy. A factor above that of the present steps fades, so that a number of rows that was slow is tried again.
+    """
+
+    def __init__(self) -> None:
+        self._scale = 0.0  # time of a step of one row, as of the latest steps
+        self._last = 0  # rows of the latest step
+        self._rows: list[int] = []  # numbers of rows that were seen, ascending
+        self._factors: list[float] = []  # of each: by how much its steps were longer than expected
+        self._counts: list[int] = []  # of each: how often it followed another
+        self._least: dict[int, float] = {}  # results of `least_chance`, until `_num_seen` is a multiple of _REMEMBERED
+        self._num_seen = 0
+
+    def observe(self, rows: int, time: float) -> None:
+        """Learn from a step of `rows` rows. The unit of `time` is the same in all calls."""
+        if time <= 0:
+            return
+        self._num_seen += 1
+        if self._num_seen % _REMEMBERED == 0:
+            self._least.clear()
+        if rows > _EXACT:
+            rows = -(-rows // _COARSE) * _COARSE
+        at = bisect(self._rows, rows) - 1
+        if at < 0 or self._rows[at] != rows:
+            factor, at = self._factor(rows), at + 1
+            self._rows.insert(at, rows)
+            self._factors.insert(at, factor)
+            self._counts.insert(at, 0)
+        expected = self._scale * self._factors[at] * _expected(rows)
+        change = min(max(time / expected, 1 / _MOST_CHANGE), _MOST_CHANGE) if expected else 1.0
+        if self._last in (0, rows):
+            self._scale = self._scale * change**_LEARNS or time / _expected(rows)
+        else:
+            self._counts[at] += 1
+            self._factors[at] *= change ** max(_LEARNS, 1 / (1 + self._counts[at]))
+        self._last, present = rows, self._factors[at]
+        self._factors = [each - (each - present) * _FADES if each > present else each for each in self._factors]
+
+    def least_chance(self, rows: int) -> float:
+        """Return the chance below which no draft is worth its row beside `rows` rows, as of a few steps ago."""
+        if rows not in self._least:
+            alone = self.of(rows)
+            shares = [rows * (self.of(rows + count) / alone - 1) / count for count in range(1, _EXACT)]
+            self._least[rows] = max(_LEAST_CHANCE, min(shares))
+        return self._least[rows]
+
+    def of(self, rows: int) -> float:
+        """Return the relative cost of a step of `rows` rows."""
+        return self._factor(rows) * _expected(rows)
+
+    def _factor(self, rows: int) -> float:
+        """Return the factor between the nearest numbers of rows that were seen, or of the nearest."""
+        if not self._rows:
+            return 1.0
+        at = bisect(self._rows, rows)
+        if at == 0 or at == len(self._rows):
+            return self._factors[max(0, at - 1)]
+        low, high = self._rows[at - 1], self._rows[at]
+        share = (rows - low) / (high - low)
+        return self._factors[at - 1] * (1 - share) + self._factors[at] * share
+
+
+def _expected(rows: int) -> float:
+    return 1 + _ROW_SHARE * (rows - 1)
+
+
+class Record:
+    """How often the drafts of one sequence were right. Every token counts, verified in the step of its draft or not."""
+
+    __slots__ = ("_fresh", "_going", "_is_given", "num_idle", "run")
+
+    def __init__(self, given: float | None = None) -> None:
+        """Begin without history; a `given` chance of each draft stays."""
+        self._is_given = given is not None
+        self._fresh, self._going = (_FRESH, _GOING) if given is None else (given, given)
+        self.run = 0  # right drafts since the last wrong one
+        self.num_idle = 0  # wrong drafts, and searches without one, since the last right draft
+
+    def add(self, is_right: bool) -> None:
+        """Count a draft."""
+        if self._is_given:
+            return
+        if self.run:
+            self._going += _RECALLS * (is_right - self._going)
+        else:
+            self._fresh += _RECALLS * (is_right - self._fresh)
+        self.run = self.run + 1 if is_right else 0
+        self.num_idle = 0 if is_right else self.num_idle + 1
+
+    @property
+    def chance(self) -> float:
+        """Chance that the next draft is right."""
+        return self._going if self.run else self._fresh
+
+    def chances(self, count: int) -> Iterator[float]:
+        """Return the chances that the first, the first two ... `count` drafts are right, while they are not small."""
+        chance = self.chance
+        while count and chance >= _LEAST_CHANCE:
+            yield chance
+            chance, count = chance * self._going, count - 1
+
+
+def best_depths(drafts: list[tuple[Record, int]], num_rows: int, most: int, costs: StepCosts) -> list[int]:
+    """Return how many of each sequence's drafts to verify, given its record and their number.
+
+    The step has `num_rows` rows, one for each sequence that decodes, and room for `most` drafts.
+    """
+    chances = [zip(record.chances(count), repeat(i)) for i, (record, count) in enumerate(drafts)]
+    best, chosen, tokens = num_rows / costs.of(num_rows), 0, float(num_rows)
+    order: list[int] = []
+    for chance, i in islice(merge(*chances, reverse=True), most):
+        tokens += chance
+        order.append(i)
+        if (speed := tokens / costs.of(num_rows + len(order))) > best:
+            best, chosen = speed, len(order)
+        elif len(order) - chosen >= _LOOKAHEAD:
+            break
+    depths = [0] * len(drafts)
+    for i in order[:chosen]:
+        depths[i] += 1
+    return depths

@@ -1,0 +1,136 @@
+"""Drafters propose what followed the same tokens before; depths follow from chances and from what rows cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuronserve.server.config import CacheConfig
+from neuronserve.server.config.speculation import SpeculationConfig
+from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.scheduler.drafts import drafters
+from neuronserve.server.scheduler.drafts.depth import Record, StepCosts, best_depths
+from neuronserve.server.scheduler.drafts.drafters import NgramDrafter, SuffixDrafter
+from neuronserve.server.scheduler.drafts.text_index import TextIndex
+from neuronserve.server.scheduler.sequence import Sequence
+from neuronserve.server.types import Request, SamplingParams
+
+NGRAM = SpeculationConfig("ngram", prompt_lookup_min=2, prompt_lookup_max=5)
+SUFFIX = SpeculationConfig("suffix")
+
+
+def sequence(prompt: list[int], output: list[int], salt: str = "", lora: str = "") -> Sequence:
+    request = Request("r", tuple(prompt), SamplingParams(999), 0.0, cache_salt=salt, lora=lora)
+    seq = Sequence(request, KVCacheManager(CacheConfig(8, 4)).open(salt, lora))
+    seq.token_ids += output
+    return seq
+
+
+def proposed(drafter: NgramDrafter | SuffixDrafter, seq: Sequence, most: int = 8) -> list[int]:
+    index = TextIndex(drafter.width)
+    index.extend(seq.token_ids, len(seq.token_ids) - 1)
+    return list(drafter.propose(seq, index, most))
+
+
+@given(st.lists(st.integers(0, 2), min_size=4, max_size=60), st.integers(1, 5), st.integers(1, 3))
+def test_prompt_lookup_continues_the_longest_repetition(text: list[int], most: int, least: int) -> None:
+    config = dataclasses.replace(NGRAM, prompt_lookup_min=least)
+    ends = range(least, len(text))
+    shared = [max(n for n in range(min(5, end) + 1) if text[end - n : end] == text[len(text) - n :]) for end in ends]
+    draft = proposed(NgramDrafter(config), sequence(text, []), most)
+    best = max(shared, default=0)
+    if len(text) <= 16:  # all occurrences are compared
+        assert bool(draft) == (best >= least)
+    if draft:
+        assert len(draft) == most
+        starts = [end for end, n in zip(ends, shared, strict=True) if n == best or len(text) > 16]
+        assert any((text[end:] + draft)[:most] == draft for end in starts)
+
+
+def test_a_loop_is_drafted_to_any_length() -> None:
+    assert proposed(NgramDrafter(NGRAM), sequence([1, 2, 3, 1, 2, 3], []), 7) == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_suffix_drafts_the_most_frequent_continuation_while_enough_agree() -> None:
+    drafter = SuffixDrafter(dataclasses.replace(SUFFIX, suffix_decoding_min_token_prob=0.5))
+    for tail in ([7, 7, 1], [7, 7, 2], [7, 5, 3], [7, 7, 4]):
+        drafter.close(sequence([0], [1, 2, 3, 4, *tail]))
+    assert proposed(drafter, sequence([9], [1, 2, 3, 4])) == [7, 7]
+    assert proposed(drafter, sequence([9], [2, 3, 4])) == [7, 7]
+    assert proposed(drafter, sequence([9], [3, 4])) == [], "shorter repetitions are chance"
+
+
+def test_nobody_s_text_drafts_for_another_salt_or_adapter() -> None:
+    drafter = SuffixDrafter(SUFFIX)
+    drafter.close(sequence([0], [1, 2, 3, 4, 5, 6], salt="a", lora="x"))
+    assert proposed(drafter, sequence([9], [1, 2, 3], salt="a", lora="x")) == [4, 5, 6]
+    for salt, lora in (("", ""), ("a", ""), ("", "x"), ("b", "x")):
+        assert proposed(drafter, sequence([9], [1, 2, 3], salt=salt, lora=lora)) == []
+
+
+def test_outputs_of_others_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafters, "_MOST_POOLED_TOKENS", 400)
+    drafter = SuffixDrafter(dataclasses.replace(SUFFIX, suffix_decoding_max_cached_requests=4))
+    for i in range(40):
+        drafter.close(sequence([0], [10 * i + j for j in range(9)], salt=str(i % 20)))
+        assert drafter._num_pooled == sum(pool.num_tokens for pool in drafter._pools.values()) <= 400
+    for i in range(10):
+        drafter.close(sequence([0], [1000 * i + j for j in range(9)], salt="0"))
+    known = [bool(proposed(drafter, sequence([9], [1000 * i + j for j in range(4)], salt="0"))) for i in range(10)]
+    assert known == sorted(known)
+    assert 2 <= sum(known) <= 4
+    off = SuffixDrafter(dataclasses.replace(SUFFIX, suffix_decoding_max_cached_requests=0))
+    off.close(sequence([0], [1, 2, 3, 4]))
+    assert proposed(off, sequence([9], [1, 2, 3])) == []
+
+
+def taught(slope: float) -> StepCosts:
+    """Costs of a device whose step takes 1 + slope for each row after the first."""
+    costs = StepCosts()
+    for _ in range(60):
+        for rows in (1, 2, 4, 9, 16, 40, 64):
+            costs.observe(rows, 1 + slope * (rows - 1))
+    return costs
+
+
+def record(*results: bool) -> Record:
+    made = Record()
+    for is_right in results:
+        made.add(is_right)
+    return made
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.02, 0.1, 0.5, 1.0])
+def test_costs_are_learnt_up_to_a_factor(slope: float) -> None:
+    costs = taught(slope)
+    for rows in (2, 9, 40):
+        assert costs.of(rows) / costs.of(1) == pytest.approx(1 + slope * (rows - 1), rel=0.15)
+
+
+def test_drafts_are_as_many_as_pay() -> None:
+    right, wrong = record(*[True] * 30), record(*[False] * 30)
+    cheap, dear = taught(0.02), taught(1.3)
+    assert best_depths([(right, 15)], 1, 63, cheap) == [15]
+    assert best_depths([(right, 15)], 1, 4, cheap) == [4], "more rows there are not"
+    assert best_depths([(right, 15), (wrong, 15)], 2, 62, cheap) == [15, 0]
+    assert best_depths([(right, 15)], 1, 63, dear) == [0]
+    depths = [sum(best_depths([(right, 15)] * n, n, 64 - n, taught(0.2))) / n for n in (1, 2, 4, 8, 16, 32)]
+    assert all(large <= small for small, large in pairwise(depths)), "larger batches have more rows already"
+
+
+def test_a_wrong_draft_lowers_the_first_chance_and_a_right_one_the_others() -> None:
+    after_right, after_wrong = record(True, True), record(True, False)
+    assert list(after_right.chances(2)) > list(after_wrong.chances(2))
+    assert list(record(*[False] * 20).chances(1)) == [], "it is too small to be worth a row"
+
+
+@pytest.mark.parametrize("length", [1.0, 1.7, 4.0, 8.0])
+def test_a_synthetic_length_is_the_mean_of_full_drafts(length: float) -> None:
+    config = SpeculationConfig("ngram", 7, synthetic_acceptance_length=length)
+    rate = config.acceptance_rate
+    assert rate is not None
+    assert sum(rate**right for right in range(8)) == pytest.approx(length, rel=1e-6)
