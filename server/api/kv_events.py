@@ -1,7 +1,4 @@
-"""Publisher of KV cache events over ZeroMQ, as vLLM's: PUB with topic, number and batch, and a ROUTER for replay.
-
-A batch is an array of the time, events as tagged maps (kv_cache/events.py), and the engine's rank.
-"""
+"""Publisher of KV cache events over ZeroMQ, as vLLM's: a batch is an array of time, events as maps, and rank."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -20,7 +18,6 @@ from ..kv_cache.events import Event
 from .config import KvEventsConfig
 
 log = logging.getLogger("neuronserve")
-_LINGER_MS = 500
 _SEQ_BYTES = 8
 _END = (-1).to_bytes(_SEQ_BYTES, "big", signed=True)  # in place of a number, after the last replayed batch
 _BOUND = re.compile(r"tcp://(\*|\[|0\.0\.0\.0:|127\.)")  # addresses of this host; others are connected to
@@ -31,7 +28,7 @@ class KvEventPublisher:
 
     def __init__(self, config: KvEventsConfig, rank: int, name_of: Callable[[str], str]) -> None:
         """`name_of` returns the name of an adapter by its digest. Raises SettingsError when it cannot publish."""
-        self._rank, self._name_of, self._topic, self._num_batches = rank, name_of, config.topic.encode(), 0
+        self._rank, self._name_of, self._topic, self._numbers = rank, name_of, config.topic.encode(), count()
         self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps)  # numbers and batches
         self._publisher, self._router = _sockets(config, rank)
         self._replaying = asyncio.ensure_future(self._replay())  # until the event loop ends
@@ -43,8 +40,7 @@ class KvEventPublisher:
                 event["lora_name"] = name = self._name_of(event["lora_name"])
                 event["extra_keys"] = [[name, *keys[1:]] for keys in event["extra_keys"]]
         batch = msgspec.msgpack.encode([time.time(), events, self._rank])
-        number = self._num_batches.to_bytes(_SEQ_BYTES, "big")
-        self._num_batches += 1
+        number = next(self._numbers).to_bytes(_SEQ_BYTES, "big")
         self._kept.append((number, batch))
         self._publisher.send_multipart([self._topic, number, batch])
 
@@ -59,8 +55,8 @@ class KvEventPublisher:
                     case _:
                         log.warning("a request for KV events must be an empty frame and 8 bytes; it is ignored")
         finally:
-            self._publisher.close(linger=_LINGER_MS)
-            self._router.close(linger=_LINGER_MS)
+            self._publisher.close(linger=500)  # milliseconds
+            self._router.close(linger=0)
 
 
 def _sockets(config: KvEventsConfig, rank: int) -> tuple[Any, Any]:
@@ -69,15 +65,13 @@ def _sockets(config: KvEventsConfig, rank: int) -> tuple[Any, Any]:
         import zmq
         from zmq.asyncio import Context
     except ImportError as error:
-        why = f"--kv-events-config needs pyzmq, and {error.name} is not installed: install neuronserve[events]"
-        raise SettingsError(why) from error
+        raise SettingsError("--kv-events-config needs pyzmq, not installed: install neuronserve[events]") from error
     context: Any = zmq.Context.instance()
     publisher, router = context.socket(zmq.PUB), Context(shadow=context).socket(zmq.ROUTER)
     publisher.sndhwm = config.hwm
     router.sndhwm = 2 * (config.buffer_steps + 1)  # a whole replay never waits for its reader
-    for socket, endpoint in ((publisher, config.endpoint), (router, config.replay_endpoint)):
-        if endpoint is None:
-            continue
+    endpoints = [each for each in (config.endpoint, config.replay_endpoint) if each is not None]
+    for socket, endpoint in zip((publisher, router), endpoints, strict=False):
         base, port = endpoint.rsplit(":", 1)
         address = f"{base}:{int(port) + rank if int(port) else 0}"
         socket.ipv6 = "[" in address

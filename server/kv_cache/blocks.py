@@ -95,19 +95,15 @@ class BlockPool:
 
     def evict(self, block: int) -> None:
         """Drop `block` from the prefix cache because it will be overwritten; a lower tier may copy it."""
-        digest = self.digests[block]
-        if digest is not None:
-            if self.tiers is not None:
-                self.tiers.leave(Blob(digest, self._texts[block]), block)
-            self._uncache(block, digest)
+        digest = self._uncache(block)
+        if digest is not None and self.tiers is not None:
+            self.tiers.leave(Blob(digest, self._texts[block]), block)
 
     def forget(self, block: int) -> None:
         """Drop `block` and its copies from the prefix cache; tables that hold it keep it."""
-        digest = self.digests[block]
-        if digest is not None:
-            if self.tiers is not None:
-                self.tiers.forget(digest)
-            self._uncache(block, digest)
+        digest = self._uncache(block)
+        if digest is not None and self.tiers is not None:
+            self.tiers.forget(digest)
 
     def forget_all(self) -> None:
         """Forget every digest and copy."""
@@ -128,11 +124,14 @@ class BlockPool:
         if digest is not None and self.tiers is not None:
             self.tiers.keep(Blob(digest, self._texts[block]), block, self.is_held)
 
-    def _uncache(self, block: int, digest: bytes) -> None:
-        self.digests[block] = None
-        del self.cached[digest]
-        if self.log is not None:
-            self.log.removed(digest)
+    def _uncache(self, block: int) -> bytes | None:
+        digest = self.digests[block]
+        if digest is not None:
+            self.digests[block] = None
+            del self.cached[digest]
+            if self.log is not None:
+                self.log.removed(digest)
+        return digest
 
     def _unlink(self, block: int) -> None:
         before, after = self._prev[block], self._next[block]

@@ -44,11 +44,11 @@ class HashChain:
     of what encoders read that begins in the block: the tokens in place of all pictures are the same.
     """
 
-    __slots__ = ("_block_size", "_items", "_media", "_root", "_salt", "digests", "lora")
+    __slots__ = ("_block_size", "_media", "_root", "_salt", "digests", "lora")
 
     def __init__(self, block_size: int, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = ()) -> None:
         self._block_size = block_size
-        self._items, self._media = media, tuple((item.offset, item.digest) for item in media)
+        self._media = tuple((item.offset, item.digest, item.num_tokens) for item in media)
         self._salt, self.lora = cache_salt, lora
         self._root = root_digest(cache_salt, lora)
         self.digests: list[bytes] = []
@@ -70,7 +70,7 @@ class HashChain:
     def _shown(self, begin: int) -> bytes:
         """Offsets and digests of what encoders read that begins in the block at `begin`."""
         end = begin + self._block_size
-        here = [(at - begin, digest) for at, digest in self._media if begin <= at < end]
+        here = [(at - begin, digest) for at, digest, _ in self._media if begin <= at < end]
         return b"".join(at.to_bytes(4, "little") + digest for at, digest in here)
 
     def blob(self, token_ids: Sequence[int], block: int, tag: bytes = b"") -> Blob:
@@ -80,7 +80,6 @@ class HashChain:
 
     def extra_keys(self, begin: int, end: int) -> list[Any]:
         """Return what besides tokens distinguishes a block: adapter, media with offsets, and in the first the salt."""
-        items = [each for each in self._items if each.offset < end and begin < each.offset + each.num_tokens]
-        media = [(each.digest.hex(), each.offset - begin) for each in items]
-        salt = [] if begin or not self._salt else [self._salt.encode(errors="replace").decode()]
-        return [*([self.lora] if self.lora else []), *media, *salt]
+        media = [(digest.hex(), at - begin) for at, digest, num in self._media if at < end and begin < at + num]
+        salt = "" if begin else self._salt.encode(errors="replace").decode()
+        return [*filter(None, [self.lora]), *media, *filter(None, [salt])]

@@ -300,4 +300,4 @@ def test_a_port_in_use_and_a_missing_package_end_the_start(checkpoint: Path, tmp
     env = environment(PYTHONPATH=f"{tmp_path}:{ROOT}")
     done = run_command("serve", str(checkpoint), "--port", "0", *options(), env=env)
     assert done.returncode == 2
-    assert "needs pyzmq, and zmq is not installed: install neuronserve[events]" in done.stderr
+    assert "needs pyzmq, not installed: install neuronserve[events]" in done.stderr
