@@ -31,7 +31,7 @@ class WatchedRunner:
         clock: Clock,
         saw: Callable[[int, float], None] | None = None,
     ) -> None:
-        """`saw` is told the prompt tokens and the seconds of each step."""
+        """`saw` receives the prompt tokens and the seconds of each step."""
         self._saw = saw
         self._runner, self._heartbeat, self._limit, self._clock = runner, heartbeat, limit, clock
 

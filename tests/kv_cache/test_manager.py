@@ -120,7 +120,9 @@ class Books(RuleBasedStateMachine):
         assert snapshot(self.cache) == before
         if self.cache.allocate(blocks, len(tokens), prefix, num_growing):
             if not self.cache.load(blocks, tokens, prefix):
-                assert self.is_damaged, "a whole copy was refused"
+                # Blocks that make room on the device may push out the copies that were to be loaded.
+                is_crowded = sum(map(len, blocks.tables)) > self.tiers[0]
+                assert self.is_damaged or is_crowded, "a whole copy was refused"
                 self.cache.free(blocks)
                 return
             event(f"loaded={any(block == TO_LOAD for table in prefix.tables for block in table)}")

@@ -1,4 +1,4 @@
-"""The vision encoder of Gemma 4. Source: transformers, models/gemma4/modeling_gemma4.py."""
+"""The vision encoder of Gemma 4, as transformers has it in `modeling_gemma4`."""
 
 from __future__ import annotations
 

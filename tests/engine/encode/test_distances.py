@@ -23,5 +23,5 @@ def test_buckets_are_those_of_transformers() -> None:
 def test_rows_are_those_of_deberta(span: int, longest: int) -> None:
     distances = np.arange(1 - longest, longest)
     want = make_log_bucket_position(torch.from_numpy(distances), span, longest).long() + span
-    op = DistanceBuckets(Vector("rows", 2 * span * 8, Axis("rows", 2 * span, 8), is_folded=True), longest, False)
+    op = DistanceBuckets(Vector("rows", 2 * span * 8, Axis("rows", 2 * span, 8), rows=2 * span), longest, False)
     assert np.array_equal(row_numbers(op, distances), want.clamp(0, 2 * span - 1).numpy())
