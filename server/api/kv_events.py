@@ -18,9 +18,7 @@ from ..kv_cache.events import Event
 from .config import KvEventsConfig
 
 log = logging.getLogger("neuronserve")
-_SEQ_BYTES = 8
-_END = (-1).to_bytes(_SEQ_BYTES, "big", signed=True)  # in place of a number, after the last replayed batch
-_BOUND = re.compile(r"tcp://(\*|\[|0\.0\.0\.0:|127\.)")  # addresses of this host; others are connected to
+_END = (-1).to_bytes(8, "big", signed=True)  # in place of a number, after the last replayed batch
 
 
 class KvEventPublisher:
@@ -40,7 +38,7 @@ class KvEventPublisher:
                 event["lora_name"] = name = self._name_of(event["lora_name"])
                 event["extra_keys"] = [[name, *keys[1:]] for keys in event["extra_keys"]]
         batch = msgspec.msgpack.encode([time.time(), events, self._rank])
-        number = next(self._numbers).to_bytes(_SEQ_BYTES, "big")
+        number = next(self._numbers).to_bytes(8, "big")
         self._kept.append((number, batch))
         self._publisher.send_multipart([self._topic, number, batch])
 
@@ -49,7 +47,7 @@ class KvEventPublisher:
         try:
             while True:
                 match await self._router.recv_multipart():
-                    case [client, b"", bytes(first)] if len(first) == _SEQ_BYTES:
+                    case [client, b"", bytes(first)] if len(first) == 8:
                         for number, batch in [*(each for each in self._kept if each[0] >= first), (_END, b"")]:
                             await self._router.send_multipart([client, b"", number, batch])
                     case _:
@@ -76,7 +74,7 @@ def _sockets(config: KvEventsConfig, rank: int) -> tuple[Any, Any]:
         address = f"{base}:{int(port) + rank if int(port) else 0}"
         socket.ipv6 = "[" in address
         try:
-            (socket.bind if _BOUND.match(address) else socket.connect)(address)
+            (socket.bind if re.match(r"tcp://(\*|\[|0\.0\.0\.0:|127\.)", address) else socket.connect)(address)
         except zmq.ZMQError as error:
             raise SettingsError(f"--kv-events-config: cannot use {address}: {error.strerror}") from error
         log.info("KV events of engine %d at %s", rank, socket.get_string(zmq.LAST_ENDPOINT))

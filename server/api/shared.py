@@ -30,7 +30,6 @@ class Shared:
     """Accounts, adapters and admission, in the process that has the engines."""
 
     def __init__(self, config: ApiConfig, engines: EngineGroups, clock: Clock) -> None:
-        """Raises SettingsError when KV events cannot be published."""
         self._config, self._engines = config, engines
         self.accounts, self.adapters = Accounts(clock), Adapters(engines)
         if config.kv_events is not None:

@@ -61,7 +61,6 @@ def _hash(name: bytes) -> int:
 
 
 def _kind(span: AttentionSpan) -> Event:
-    """Return vLLM's description of a group."""
     if span.window and not span.is_chunked:
         return {"kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": span.window}
     return {"kv_cache_spec_kind": "chunked_local_attention" if span.is_chunked else "full_attention"}

@@ -49,7 +49,6 @@ class OffloadSettings(Settings):
 
     @property
     def kv_events(self) -> KvEventsConfig | None:
-        """Return how events are published, None if they are not. Raises ValueError."""
         config = convert(parse(self.kv_events_config or "{}"), KvEventsConfig, "kv_events_config.")
         return config if config.enable_kv_cache_events and config.publisher != "null" else None
 
