@@ -38,9 +38,7 @@ class OffloadSettings(Settings):
     )
     kv_offloading_dir_size: float = Field(16, gt=0, le=1_000_000, description="most GiB in kv_offloading_dir")
 
-    kv_events_config: Json = Field(
-        None, description='JSON with vLLM\'s keys, such as {"enable_kv_cache_events":true} (default: no KV events)'
-    )
+    kv_events_config: Json = Field(None, description="JSON with vLLM's keys (default: no KV events)")
 
     @model_validator(mode="after")
     def _events_can_be_published(self) -> Self:
