@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
-    "requirements.lock": "What the image runs with, tracing included",
+    "requirements.lock": "What the image runs with, tracing and KV events included",
     "requirements-build.lock": "What builds the wheel in the image, and the list of what is inside",
 }
 
@@ -22,7 +22,8 @@ def requirements(lock: str) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     if "build" in lock:
         return [*project["build-system"]["requires"], *project["dependency-groups"]["image-build"]]
-    return [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["otel"]]
+    extras = project["project"]["optional-dependencies"]
+    return [*project["project"]["dependencies"], *extras["otel"], *extras["events"]]
 
 
 def compiled(requirements: list[str]) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from ..config.formats import SchedulingPolicy
 from ..device.prices import PriceBasis
@@ -62,6 +64,23 @@ class StoreConfig:
     max_data_bytes: int = 10 * 2**30  # of all files
 
 
+_Endpoint = Annotated[str, msgspec.Meta(pattern=r"^tcp://(\*|\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}$")]
+_Steps = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+
+
+class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Publication of KV cache events, by vLLM's keys. With several engines each adds its rank to the ports."""
+
+    enable_kv_cache_events: bool = False
+    publisher: Literal["null", "zmq"] | None = None  # None: zmq
+    endpoint: _Endpoint = "tcp://127.0.0.1:5557"  # of the PUB socket
+    replay_endpoint: _Endpoint | None = None  # of the ROUTER socket; None = nothing is replayed
+    buffer_steps: _Steps = 10_000  # batches that are kept for replay
+    hwm: _Steps = 100_000  # batches that wait for a subscriber; 0 = any
+    max_queue_size: _Steps = 100_000  # without effect: batches are sent in the turn that brings them
+    topic: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiConfig:
     """Settings of the API for the one model it serves."""
@@ -103,6 +122,7 @@ class ApiConfig:
     usd_per_hour: float | None = None  # of the whole instance, overriding the catalogue
     store: StoreConfig = StoreConfig()
     media: MediaConfig = DEFAULT_MEDIA
+    kv_events: KvEventsConfig | None = None  # None = none are published
     additions: tuple[Addition, ...] = ()  # extensions of the API by other packages
     ready_file: Path | None = None  # contains the server's address while it is ready
     worker: WorkerRole | None = None  # None = this process has the engines and answers alone

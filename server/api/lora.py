@@ -62,6 +62,10 @@ class _Named:
         """Return the adapter of that name, if there is one."""
         return None if name is None else self._by_name.get(name)
 
+    def name_of(self, digest: str) -> str:
+        """Return the name of the adapter with a digest; the digest itself when the name is gone."""
+        return next((each.name for each in self.loaded if each.digest == digest), digest)
+
     @contextlib.contextmanager
     def using(self, adapter: Adapter | None) -> Iterator[None]:
         """Hold an adapter, or none, for a request. Raises ModelNotFound when it was unloaded meanwhile."""

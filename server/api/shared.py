@@ -21,6 +21,7 @@ from .keys.desk import AccountsDesk
 from .keys.remote import RemoteAccounts
 from .keys.ring import KeyRing
 from .keys.use import Accounts
+from .kv_events import KvEventPublisher
 from .lora import Adapters, AdaptersDesk, RemoteAdapters
 from .telemetry.telemetry import Telemetry
 
@@ -31,6 +32,9 @@ class Shared:
     def __init__(self, config: ApiConfig, engines: EngineGroups, clock: Clock) -> None:
         self._config, self._engines = config, engines
         self.accounts, self.adapters = Accounts(clock), Adapters(engines)
+        if config.kv_events is not None:
+            for rank, client in enumerate(engines.clients):
+                client.publish = KvEventPublisher(config.kv_events, rank, self.adapters.name_of).publish
 
     async def open(self, info: EngineInfo, telemetry: Telemetry, memory: HostMemory) -> Gate:
         """Start admission and metrics once the engines are ready."""

@@ -268,6 +268,7 @@ class EngineConfig:
     speculation: SpeculationConfig | None = None  # None: no drafts
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
     offload: OffloadConfig = NO_OFFLOAD
+    logs_cache: bool = False  # for subscribers to KV events
 
     @property
     def requested_formats(self) -> RequestedFormats:

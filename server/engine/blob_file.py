@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from ..clock import Clock
 from ..host.shared_file import SharedFile
-from ..kv_cache.tiers import Blob, Store
+from ..kv_cache.hashing import Blob
+from ..kv_cache.tiers import Store
 
 _FORMAT: Final = b"nskvtier"
 _VERSION: Final = 1

@@ -14,12 +14,14 @@ from ..config import CacheConfig, EngineConfig, PoolingLimits, SchedulerConfig
 from ..cost.meter import Meter
 from ..cost.pricer import Pricer
 from ..errors import StartError
+from ..kv_cache.events import CacheLog
 from ..kv_cache.manager import KVCacheManager
 from ..link.frames import Frames
 from ..link.handle import EngineEnd
 from ..link.heartbeat import Heartbeat, StepLimit
 from ..link.messages import (
     BlockMap,
+    Cached,
     EngineInfo,
     Failed,
     Input,
@@ -81,9 +83,11 @@ class _Link:
         end.heartbeat.close()
         self._decoder = msgspec.msgpack.Decoder(Input)
         self._encoder = msgspec.msgpack.Encoder()
+        self.log: CacheLog | None = None  # of the prefix cache, for subscribers
 
     def drain(self, timeout_s: float) -> list[Input]:
         """Return what the API has sent. While it waits, outputs go out."""
+        self._send_log()
         self._expect(timeout_s)
         if timeout_s > 0:
             self._frames.wait(timeout_s)
@@ -92,7 +96,13 @@ class _Link:
         return [*messages, Shutdown()] if self._frames.has_ended else messages
 
     def put(self, tokens: Tokens) -> None:
+        self._send_log()
         self.send(tokens)
+
+    def _send_log(self) -> None:
+        if self.log is not None and self.log.events:
+            self.send(Cached(self.log.events))
+            self.log.events.clear()
 
     def send(self, output: Output) -> None:
         """Send an output; the reader merges what it cannot keep up with, so nothing piles up here."""
@@ -112,14 +122,14 @@ class _Engine:
     def __init__(self, loaded: ServedEngine, tiers: Offload) -> None:
         """Make the scheduler of sequences, of texts, or of both, and the cache of sequences."""
         self.loaded, self._rate = loaded, tiers.rate
-        self._cache: KVCacheManager | None = None
+        self.cache: KVCacheManager | None = None
         self.read_blocks: Callable[[], BlockMap] = BlockMap
         pooling = None if loaded.pooling is None else PoolingScheduler(loaded.pooling)
         if loaded.cache is None:
             assert pooling is not None
             self.scheduler: AnyScheduler = pooling
             return
-        cache = self._cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states)
+        cache = self.cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states)
         generation = scheduler_of(loaded.scheduler, cache)
         self.read_blocks = lambda: block_map(cache.pool, generation.tables)
         texts = generation if pooling is None else SharedScheduler(generation, pooling)
@@ -132,7 +142,7 @@ class _Engine:
         handlers: Handlers = {
             ResetPrefixCache: lambda _: self.scheduler.reset_prefix_cache(),
             ReadBlocks: lambda _: link.send(self.read_blocks()),
-            ReleaseMemory: lambda _: release_memory(self._cache, loaded.give_back, loaded.grammars),
+            ReleaseMemory: lambda _: release_memory(self.cache, loaded.give_back, loaded.grammars),
             **adapters.handlers,
             **traced.handlers,
         }
@@ -165,6 +175,8 @@ def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
         gc.enable()
         kinds = loaded.blocks, loaded.states
         engine = _Engine(loaded, offload(end.kept, kinds, config, loaded.info, files))
+        if config.logs_cache and engine.cache is not None:
+            link.log = engine.cache.follow()
         with traced(config.trace, loaded, link, link.send) as traces:
             link.send(Ready(loaded.info))
             engine.loop(link, traces, config.pace == "device", clock).run()

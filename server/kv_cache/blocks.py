@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .tiers import Blob, Tiers
+from .events import CacheLog
+from .hashing import Blob
+from .tiers import Tiers
 
 NULL_BLOCK = 0
 
@@ -25,6 +27,7 @@ class BlockPool:
         if num_blocks < 2:
             raise ValueError(f"a KV cache needs the null block and at least one more, not {num_blocks} blocks")
         self.num_blocks, self.tiers = num_blocks, tiers
+        self.log: CacheLog | None = None  # None: nobody follows what is cached
         self.num_free = num_blocks - 1
         self.ref_counts = [0] * num_blocks
         self.digests: list[bytes | None] = [None] * num_blocks
@@ -73,13 +76,16 @@ class BlockPool:
             else:
                 self._link_after(self._prev[NULL_BLOCK], block)
 
-    def name(self, block: int, digest: bytes, text: bytes = b"") -> None:
-        """Cache `block` under `digest`, unless another block is cached under it already; `text` are its token ids."""
+    def name(self, block: int, blob: Blob) -> None:
+        """Cache `block` under the name of `blob`, unless another block is cached under it already."""
+        digest = blob.name
         assert self.ref_counts[block] > 0, f"block {block} is not held"
         if self.digests[block] is None and digest not in self.cached:
-            self.digests[block], self._texts[block] = digest, text
+            self.digests[block], self._texts[block] = digest, blob.text
             self.cached[digest] = block
             self.num_gains += 1
+            if self.log is not None and blob.chain is not None:
+                self.log.stored(digest, blob.text, blob.chain, blob.block)
             self._mirror(block)
 
     def is_held(self, digest: bytes) -> bool:
@@ -89,21 +95,15 @@ class BlockPool:
 
     def evict(self, block: int) -> None:
         """Drop `block` from the prefix cache because it will be overwritten; a lower tier may copy it."""
-        digest = self.digests[block]
-        if digest is not None:
-            if self.tiers is not None:
-                self.tiers.leave(Blob(digest, self._texts[block]), block)
-            self.digests[block] = None
-            del self.cached[digest]
+        digest = self._uncache(block)
+        if digest is not None and self.tiers is not None:
+            self.tiers.leave(Blob(digest, self._texts[block]), block)
 
     def forget(self, block: int) -> None:
         """Drop `block` and its copies from the prefix cache; tables that hold it keep it."""
-        digest = self.digests[block]
-        if digest is not None:
-            if self.tiers is not None:
-                self.tiers.forget(digest)
-            self.digests[block] = None
-            del self.cached[digest]
+        digest = self._uncache(block)
+        if digest is not None and self.tiers is not None:
+            self.tiers.forget(digest)
 
     def forget_all(self) -> None:
         """Forget every digest and copy."""
@@ -111,6 +111,8 @@ class BlockPool:
         self.digests = [None] * self.num_blocks
         if self.tiers is not None:
             self.tiers.clear()
+        if self.log is not None:
+            self.log.cleared()
 
     def touch_copy(self, digest: bytes) -> None:
         """Make the copies of a block the most recently used ones."""
@@ -121,6 +123,15 @@ class BlockPool:
         digest = self.digests[block]
         if digest is not None and self.tiers is not None:
             self.tiers.keep(Blob(digest, self._texts[block]), block, self.is_held)
+
+    def _uncache(self, block: int) -> bytes | None:
+        digest = self.digests[block]
+        if digest is not None:
+            self.digests[block] = None
+            del self.cached[digest]
+            if self.log is not None:
+                self.log.removed(digest)
+        return digest
 
     def _unlink(self, block: int) -> None:
         before, after = self._prev[block], self._next[block]

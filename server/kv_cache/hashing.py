@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from hashlib import sha256
+from typing import Any, NamedTuple
 
 from ..types import MediaItem
-from .tiers import Blob
 
 
 def root_digest(cache_salt: str, lora: str = "") -> bytes:
@@ -28,6 +28,15 @@ def packed(token_ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(token_ids)}i", *token_ids)
 
 
+class Blob(NamedTuple):
+    """Identity of a block, or of the state after it, wherever it lies."""
+
+    name: bytes
+    text: bytes  # token ids of its block
+    chain: HashChain | None = None  # a prefix that contains it
+    block: int = 0  # its place there
+
+
 class HashChain:
     """The digests of a sequence's full blocks, each computed once as the sequence grows.
 
@@ -35,11 +44,12 @@ class HashChain:
     of what encoders read that begins in the block: the tokens in place of all pictures are the same.
     """
 
-    __slots__ = ("_block_size", "_media", "_root", "digests")
+    __slots__ = ("_block_size", "_media", "_root", "_salt", "digests", "lora")
 
     def __init__(self, block_size: int, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = ()) -> None:
         self._block_size = block_size
-        self._media = tuple((item.offset, item.digest) for item in media)
+        self._media = tuple((item.offset, item.digest, item.num_tokens) for item in media)
+        self._salt, self.lora = cache_salt, lora
         self._root = root_digest(cache_salt, lora)
         self.digests: list[bytes] = []
 
@@ -60,10 +70,16 @@ class HashChain:
     def _shown(self, begin: int) -> bytes:
         """Offsets and digests of what encoders read that begins in the block at `begin`."""
         end = begin + self._block_size
-        here = [(at - begin, digest) for at, digest in self._media if begin <= at < end]
+        here = [(at - begin, digest) for at, digest, _ in self._media if begin <= at < end]
         return b"".join(at.to_bytes(4, "little") + digest for at, digest in here)
 
     def blob(self, token_ids: Sequence[int], block: int, tag: bytes = b"") -> Blob:
         """Return the identity of a block whose digest is known; `tag` is its group's."""
         begin = block * self._block_size
-        return Blob(self.digests[block] + tag, packed(token_ids[begin : begin + self._block_size]))
+        return Blob(self.digests[block] + tag, packed(token_ids[begin : begin + self._block_size]), self, block)
+
+    def extra_keys(self, begin: int, end: int) -> list[Any]:
+        """Return what besides tokens distinguishes a block: adapter, media with offsets, and in the first the salt."""
+        media = [(digest.hex(), at - begin) for at, digest, num in self._media if at < end and begin < at + num]
+        salt = "" if begin else self._salt.encode(errors="replace").decode()
+        return [*filter(None, [self.lora]), *media, *filter(None, [salt])]

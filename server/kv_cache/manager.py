@@ -20,11 +20,12 @@ from collections.abc import Sequence
 from ..config import CacheConfig
 from ..types import MediaItem
 from .blocks import NULL_BLOCK, BlockPool
-from .hashing import HashChain
+from .events import CacheLog
+from .hashing import Blob, HashChain
 from .prefix_finder import PrefixFinder, group_tags
 from .sequence_blocks import NO_PREFIX, Prefix, SequenceBlocks
 from .state_slots import TO_LOAD, StateSlots
-from .tiers import Blob, Tiers, sum_transfers
+from .tiers import Tiers, sum_transfers
 
 
 class KVCacheManager:
@@ -47,6 +48,13 @@ class KVCacheManager:
         self._tags = group_tags(config)
         self._finder = PrefixFinder(config, self.pool, None if self.states is None else self.states.pool)
         self.num_reserved = 0  # free blocks, for tables that share a block which they will give back
+
+    def follow(self) -> CacheLog:
+        """Return a log of what is cached from now on."""
+        self.pool.log = log = CacheLog(self.config)
+        if self.states is not None:
+            self.states.pool.log = log.of_states()
+        return log
 
     @property
     def num_groups(self) -> int:
@@ -178,7 +186,7 @@ class KVCacheManager:
         blocks.chain.extend(token_ids, num_full)
         for table, tag in zip(blocks.tables, self._tags, strict=True):
             for i in range(blocks.num_named, num_full):
-                self.pool.name(table[i], *blocks.chain.blob(token_ids, i, tag))
+                self.pool.name(table[i], blocks.chain.blob(token_ids, i, tag))
         blocks.num_named = num_full
         if self.states is not None:
             self.states.commit(blocks.state, blocks.chain, token_ids, num_computed_tokens)
@@ -252,5 +260,5 @@ def _load(pool: BlockPool, blob: Blob, place: int) -> bool:
     """Load a copy to `place` and cache it there."""
     if pool.tiers is None or not pool.tiers.load(blob, place):
         return False
-    pool.name(place, *blob)
+    pool.name(place, blob)
     return True

@@ -130,7 +130,7 @@ class StateSlots:
         """Name the snapshots of the first `num_computed_tokens` tokens, whose blocks have the digests of `chain`."""
         while state.left and state.left[0][0] <= num_computed_tokens:
             tokens, slot = state.left.pop(0)
-            self.pool.name(slot, *chain.blob(token_ids, tokens // self._block_size - 1))
+            self.pool.name(slot, chain.blob(token_ids, tokens // self._block_size - 1))
 
     def drop(self, state: SequenceState, num_computed_tokens: int) -> None:
         """Release the slots that no step reads after `num_computed_tokens` tokens are computed."""

@@ -13,19 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import islice
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from .hashing import Blob
 
 _LOOKS = 8  # oldest mirrors that are considered for replacement
 _LEAST_GAIN = 0.9  # a prefix is loaded if that is predicted to take less than this share of computing it
 _FULL = 4  # steps with less than such a part of the most prompt tokens are not measured
 _DECAY = 0.95  # weight of the steps before the last one in the measured speed of computation
-
-
-class Blob(NamedTuple):
-    """Identity of a blob."""
-
-    name: bytes
-    text: bytes  # token ids of its block
 
 
 class Store(Protocol):

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 
 from ..errors import EngineDead, PoisonRequest, RequestError
+from ..kv_cache.events import Event
 from ..types import Request
 from .connection import Connection, Reply
 from .engines import Engine
@@ -22,6 +23,7 @@ from .messages import (
     AdapterReply,
     Add,
     BlockMap,
+    Cached,
     EngineInfo,
     Failed,
     Input,
@@ -63,6 +65,7 @@ class EngineClient(Engine):
         self._end_reason = ""
         self.succession = Succession()
         self._on_death = on_death
+        self.publish: Callable[[list[Event]], None] = lambda _: None  # events of the prefix cache
         self._is_stopping = False
         self._is_restarting = False  # on request, not after a death
         self._has_ended = False  # this life of the engine
@@ -194,6 +197,8 @@ class EngineClient(Engine):
         match output:
             case Tokens():
                 self._take_turn(output)
+            case Cached(events=events):
+                self.publish(events)
             case Progress(text=text):
                 self._report_progress(text)
             case Ready(info=info):

@@ -2,7 +2,7 @@
 
 API -> engine: Add, Abort, ResetPrefixCache, StartTrace, StopTrace, LoadAdapter, UnloadAdapter, ReadBlocks,
 ReleaseMemory, Shutdown.
-Engine -> API: Progress* Ready (Tokens | TraceReply | AdapterReply | BlockMap)*, and Failed last when the engine fails.
+Engine -> API: Progress* Ready (Tokens | Cached | TraceReply | AdapterReply | BlockMap)*, and Failed last when it fails.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from ..config import CacheConfig
 from ..config.formats import Pace, PoolingMode, Quantization, StackName, WeightGroups
 from ..device.buckets import CompiledShapes
+from ..kv_cache.events import Event
 from ..types import Charge, Request, StepReport, TokenEvent
 
 
@@ -199,6 +200,12 @@ class Tokens(msgspec.Struct, tag=True, frozen=True, dict=True):
         return zip(self.events, self.charges or repeat(Charge()), strict=False)
 
 
+class Cached(msgspec.Struct, tag=True, frozen=True):
+    """Events of the prefix cache, if they are logged. Sent before the events of the turn that made them."""
+
+    events: list[Event]
+
+
 class TraceReply(msgspec.Struct, tag=True, frozen=True):
     """Result of a StartTrace or StopTrace. `file`, for StopTrace, is a path on the engine's host."""
 
@@ -241,4 +248,4 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
 
 Answer = TraceReply | AdapterReply | BlockMap
-Output = Progress | Ready | Tokens | Answer | Failed
+Output = Progress | Ready | Tokens | Cached | Answer | Failed

@@ -1,14 +1,17 @@
-"""Settings of copies of KV blocks: for an engine's successor, and for blocks that have left the device."""
+"""Settings of copies of KV blocks, for a successor and of blocks that have left the device, and of KV events."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Self, TypedDict
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from ..api.config import KvEventsConfig
 from ..config.offload import OffloadConfig
 from ..host.memory import GIB
+from ..typed_json import convert, parse
 from .base import File, Settings
+from .model import Json
 
 
 class Copies(TypedDict):
@@ -34,6 +37,18 @@ class OffloadSettings(Settings):
         None, description="directory for KV blocks that have left host memory too; they outlive the server"
     )
     kv_offloading_dir_size: float = Field(16, gt=0, le=1_000_000, description="most GiB in kv_offloading_dir")
+
+    kv_events_config: Json = Field(None, description="JSON with vLLM's keys (default: no KV events)")
+
+    @model_validator(mode="after")
+    def _events_can_be_published(self) -> Self:
+        _ = self.kv_events
+        return self
+
+    @property
+    def kv_events(self) -> KvEventsConfig | None:
+        config = convert(parse(self.kv_events_config or "{}"), KvEventsConfig, "kv_events_config.")
+        return config if config.enable_kv_cache_events and config.publisher != "null" else None
 
     def copies(self, num_engines: int) -> Copies:
         """Return the fields of one engine's configuration. Engines share the tiers' room."""

@@ -234,6 +234,7 @@ class ServeSettings(
             max_num_queued_reqs=most,
             pooling=self.pooling_mode,
             normalize=self.normalizes,
+            logs_cache=self.kv_events is not None,
         )
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
@@ -286,6 +287,7 @@ class ServeSettings(
             store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1, default_dir=self._default_data_dir),
             media=self.media_config,
             healing=self.healing,
+            kv_events=self.kv_events,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,
             otlp_traces_protocol=cast(OtlpProtocol, traces_protocol(self.otlp_traces_protocol)),

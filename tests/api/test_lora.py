@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from tests.api.serving import Server, running_server, until
+from tests.api.test_kv_events import BLOCK, options, router
 from tools.random_checkpoint.adapter import adapter_tensors, write_adapter
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -35,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folder: Path, kernel_cache: str) -> Iterator[Server]:
     args = ("--lora-modules", f"sql={folder / 'sql'}", f'{{"name": "chat", "path": "{folder / "chat"}"}}')
     limits = ("--max-loras", "4", "--max-lora-rank", "8", "--max-num-seqs", "8", "--max-model-len", "256")
-    rest = ("--data-parallel-size", "2", "--api-key", KEY, "--allow-runtime-lora-updating")
+    rest = ("--data-parallel-size", "2", "--api-key", KEY, "--allow-runtime-lora-updating", *options())
     cache = ("--kernel-cache-dir", kernel_cache)
     with running_server(folder / "model", *args, *limits, *rest, *cache, program="neuronserve") as running:
         yield running
@@ -92,6 +93,17 @@ def test_a_request_gets_the_adapter_that_it_names(client: openai.OpenAI) -> None
     with ThreadPoolExecutor(8) as threads:  # in one batch, in any order
         names = ["fake", "sql", "chat", "sql"] * 4
         assert list(threads.map(lambda name: tokens(client, name)[0], names)) == [found[name] for name in names]
+
+
+def test_kv_events_name_the_adapter(client: openai.OpenAI, server: Server) -> None:
+    for name in ("fake", "sql"):
+        tokens(client, name, rank=1)
+    with router(server, rank=1) as seen:
+        seen.catch_up()
+    found = [each for each in seen.blocks.values() if each.token_ids == PROMPT[:BLOCK]]
+    keys = {each.lora_name: each.extra_keys for each in found}
+    assert keys[None] == [None]
+    assert keys["sql"] == [("sql",)]
 
 
 def test_a_loaded_adapter_is_used_until_it_is_unloaded(client: openai.OpenAI, folder: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from neuronserve.server.kv_cache.blocks import NULL_BLOCK, BlockPool
+from neuronserve.server.kv_cache.hashing import Blob
 
 
 def named(pool: BlockPool, digest: bytes) -> int:
     block = pool.take()
-    pool.name(block, digest)
+    pool.name(block, Blob(digest, b""))
     return block
 
 
@@ -86,7 +87,7 @@ def test_gains_are_counted_when_a_block_is_let_go_of_or_named_and_not_when_one_i
     pool = BlockPool(3)
     block = pool.take()
     assert pool.num_gains == 0
-    pool.name(block, b"x")
+    pool.name(block, Blob(b"x", b""))
     assert pool.num_gains == 1
     pool.hold(block)
     assert pool.num_gains == 1

@@ -49,7 +49,7 @@ def found(cache: KVCacheManager, tokens: list[int], salt: str = "") -> int:
 
 
 def snapshot(cache: KVCacheManager) -> dict[str, Any]:
-    books = {name: value for name, value in vars(cache.pool).items() if name != "tiers"}
+    books = {name: value for name, value in vars(cache.pool).items() if name not in {"tiers", "log"}}
     return copy.deepcopy(books) | {"reserved": cache.num_reserved}
 
 
@@ -96,6 +96,7 @@ class Books(RuleBasedStateMachine):
         self.written: dict[int, Written] = {}  # by block
         self.tested = TestedTiers(Contents(self.written), BLOCK, self.tiers, num_mirrors=2)
         self.cache = KVCacheManager(manager(self.num_blocks, *self.groups).config, self.tested.tiers)
+        self.log, self.followed = self.cache.follow(), set[tuple[int, int]]()
 
     @rule(
         tokens=st.one_of(
@@ -202,6 +203,26 @@ class Books(RuleBasedStateMachine):
     @invariant()
     def books_balance(self) -> None:
         assert audit(self.cache, [seq.blocks for seq in self.open]) == []
+
+    @invariant()
+    def who_follows_the_log_knows_what_is_cached(self) -> None:
+        for logged in self.log.events:
+            blocks = {(logged["group_idx"], each) for each in logged.get("block_hashes", ())}
+            match logged["type"]:
+                case "AllBlocksCleared":
+                    self.followed.clear()
+                case "BlockRemoved":
+                    assert blocks <= self.followed
+                    self.followed -= blocks
+                case "BlockStored":
+                    assert not blocks & self.followed
+                    assert len(logged["token_ids"]) == len(blocks) * BLOCK
+                    self.followed |= blocks
+        self.log.events.clear()
+        cached = {
+            (name[32] if len(name) > 32 else 0, int.from_bytes(name[:8], "big")) for name in self.cache.pool.cached
+        }
+        assert self.followed == cached
 
     @invariant()
     def usage_is_the_share_held(self) -> None:

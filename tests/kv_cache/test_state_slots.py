@@ -43,6 +43,25 @@ def test_a_step_reads_the_state_that_the_step_before_wrote() -> None:
     assert len(set(writes)) == 4, "each snapshot stays in a slot of its own"
 
 
+def test_the_log_has_snapshots_as_a_group_of_their_own() -> None:
+    cache = manager(9)
+    log = cache.follow()
+    blocks = cache.open("salt")
+    assert cache.allocate(blocks, 11)
+    compute(cache, blocks, list(range(11)))
+    assert log.events[0] == {"type": "AllBlocksCleared"}
+    stored = log.events[1:]
+    plain, states = (
+        [each for e in stored if e["group_idx"] == group for each in e["block_hashes"]] for group in (0, 1)
+    )
+    assert states == [plain[i] for i in (1, 3, 4)], "after 4, 8 and 10 tokens"
+    last = stored[-1]
+    assert (last["token_ids"], last["parent_block_hash"], last["kv_cache_spec_kind"]) == ([8, 9], plain[3], "mamba")
+    log.events.clear()
+    cache.discard(blocks)
+    assert {event["group_idx"] for event in log.events if event["type"] == "BlockRemoved"} == {0, 1}
+
+
 def test_a_hit_is_a_boundary_with_a_snapshot() -> None:
     cache = manager(9)
     first = cache.open("")
