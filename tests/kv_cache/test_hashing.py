@@ -11,19 +11,23 @@ tokens = st.lists(st.integers(0, 3), max_size=9)
 salts = st.sampled_from(["", "a", "b"])
 
 
-def digests(token_ids: list[int], salt: str, block_size: int = 3) -> list[bytes]:
-    chain = HashChain(block_size, salt)
+def digests(token_ids: list[int], salt: str, block_size: int = 3, lora: str = "") -> list[bytes]:
+    chain = HashChain(block_size, salt, lora)
     chain.extend(token_ids, len(token_ids) // block_size)
     return chain.digests
 
 
-@given(tokens, tokens, salts, salts)
-def test_digests_are_equal_exactly_where_salt_and_whole_prefix_are(
-    a: list[int], b: list[int], salt_a: str, salt_b: str
+scopes = st.tuples(salts, st.sampled_from(["", "ab", "cd"]))
+
+
+@given(tokens, tokens, scopes, scopes)
+def test_digests_are_equal_exactly_where_salt_adapter_and_whole_prefix_are(
+    a: list[int], b: list[int], scope_a: tuple[str, str], scope_b: tuple[str, str]
 ) -> None:
-    for i, (x, y) in enumerate(zip(digests(a, salt_a), digests(b, salt_b), strict=False)):
+    made = [digests(each, salt, lora=lora) for each, (salt, lora) in ((a, scope_a), (b, scope_b))]
+    for i, (x, y) in enumerate(zip(*made, strict=False)):
         end = (i + 1) * 3
-        assert (x == y) == (salt_a == salt_b and a[:end] == b[:end])
+        assert (x == y) == (scope_a == scope_b and a[:end] == b[:end])
 
 
 @given(tokens, st.integers(1, 4), st.data())

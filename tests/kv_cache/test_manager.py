@@ -17,6 +17,7 @@ from neuronserve.server.kv_cache.blocks import NULL_BLOCK
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.kv_cache.sequence_blocks import Prefix, SequenceBlocks
 from neuronserve.server.kv_cache.state_slots import TO_LOAD
+from neuronserve.server.types import MediaItem
 from tests.tier_stores import TOKEN_S, TestedTiers, press
 
 BLOCK = 4
@@ -53,7 +54,10 @@ def snapshot(cache: KVCacheManager) -> dict[str, Any]:
     return copy.deepcopy(books) | {"reserved": cache.num_reserved}
 
 
-Written = tuple[int, str, list[int]]  # group, salt and prefix that a block holds
+Scope = tuple[str, str, tuple[MediaItem, ...]]  # salt, adapter and pictures
+PLAIN: Scope = ("", "", ())
+SCOPES: tuple[Scope, ...] = (*[PLAIN] * 4, ("s", "", ()), ("", "a", ()), ("", "", (MediaItem(b"p", 2, 1, b"", ()),)))
+Written = tuple[int, Scope, list[int]]  # group, scope and prefix that a block holds
 
 
 class Contents:
@@ -75,8 +79,8 @@ class Contents:
 class Open:
     """A sequence, of whose tokens the first so many are computed."""
 
-    def __init__(self, blocks: SequenceBlocks, salt: str, tokens: list[int], num_computed: int) -> None:
-        self.blocks, self.salt, self.tokens, self.num_computed = blocks, salt, tokens, num_computed
+    def __init__(self, blocks: SequenceBlocks, scope: Scope, tokens: list[int], num_computed: int) -> None:
+        self.blocks, self.scope, self.tokens, self.num_computed = blocks, scope, tokens, num_computed
 
 
 class Books(RuleBasedStateMachine):
@@ -103,11 +107,11 @@ class Books(RuleBasedStateMachine):
             st.lists(st.integers(0, 1), min_size=1, max_size=24),
             st.builds(lambda n, tail: [1] * n + tail, st.integers(5, 20), st.lists(st.integers(0, 1), max_size=4)),
         ),
-        salt=st.sampled_from(["", "s"]),
+        scope=st.sampled_from(SCOPES),
         num_growing=st.integers(0, 3),
     )
-    def start(self, tokens: list[int], salt: str, num_growing: int) -> None:
-        blocks = self.cache.open(salt)
+    def start(self, tokens: list[int], scope: Scope, num_growing: int) -> None:
+        blocks = self.cache.open(*scope)
         before = snapshot(self.cache)
         prefix = self.cache.lookup(blocks, tokens)
         start = prefix.num_blocks * BLOCK
@@ -127,7 +131,7 @@ class Books(RuleBasedStateMachine):
                 return
             event(f"loaded={any(block == TO_LOAD for table in prefix.tables for block in table)}")
             assert self.cache.num_free_blocks >= num_growing * len(self.groups)
-            self.open.append(Open(blocks, salt, tokens, start))
+            self.open.append(Open(blocks, scope, tokens, start))
         else:
             assert snapshot(self.cache) == before
             assert not any(blocks.tables)
@@ -145,12 +149,12 @@ class Books(RuleBasedStateMachine):
         seq.num_computed = end = start + num_tokens
         for group, (span, table) in enumerate(zip(self.groups, seq.blocks.tables, strict=True)):
             for position in range(span.num_behind(start), start):
-                known = group, seq.salt, seq.tokens[: position + 1]
+                known = group, seq.scope, seq.tokens[: position + 1]
                 wrote = self.written[table[position // BLOCK]]
                 assert (*wrote[:2], wrote[2][: position + 1]) == known
             for position in range(start, end):
                 assert table[position // BLOCK] != NULL_BLOCK
-                self.written[table[position // BLOCK]] = (group, seq.salt, seq.tokens[: position + 1])
+                self.written[table[position // BLOCK]] = (group, seq.scope, seq.tokens[: position + 1])
         self.cache.commit(seq.blocks, seq.tokens, end)
         self.cache.drop(seq.blocks, end)
         assert seq.blocks.num_dropped == [span.num_behind(end) // BLOCK for span in self.groups]
@@ -175,11 +179,11 @@ class Books(RuleBasedStateMachine):
         (self.cache.discard if is_broken else self.cache.free)(blocks)
         assert not is_broken or not ids & set(self.cache.pool.cached.values())
 
-    @rule(num_tokens=st.integers(5, 24), count=st.integers(1, 27))
-    def come_and_go(self, num_tokens: int, count: int) -> None:
+    @rule(num_tokens=st.integers(5, 24), count=st.integers(1, 27), scope=st.sampled_from(SCOPES))
+    def come_and_go(self, num_tokens: int, count: int, scope: Scope) -> None:
         """A sequence is computed whole and ends; then the device needs some of its blocks."""
         num_open = len(self.open)
-        self.start(tokens=[1] * num_tokens, salt="", num_growing=0)
+        self.start(tokens=[1] * num_tokens, scope=scope, num_growing=0)
         for seq in self.open[num_open:]:
             while seq.num_computed < num_tokens:
                 self.advance(seq, min(self.cache.config.max_chunk, num_tokens - seq.num_computed))

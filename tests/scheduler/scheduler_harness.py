@@ -165,13 +165,17 @@ class Bench:
             assert not (plan.prefill and plan.decode), "prompts and decodes are different graphs"
         if policy.max_prompts is not None:
             assert len(plan.prefill) <= policy.max_prompts
-        if self.config.batching == "continuous" or plan.decode:
+        resumed = {each for each in self.scheduler.open_ids if self.requests[each].generated_token_ids}
+        if (self.config.batching == "continuous" and not resumed) or plan.decode:
             assert not running or running[0] in ids, "the first in order did not advance"
+        lost, kept = ([self.scheduler._open[each].order for each in ids] for ids in (plan.preempted, running))
+        assert not (lost and kept) or max(kept) < min(lost), "a victim was not the last in order"
         chunk = self.config.max_prompt_chunk or self.config.max_num_batched_tokens
         assert all(len(seq.token_ids) <= chunk for seq in plan.prefill)
         first_placed = {seq.request_id for seq in plan.prefill} - self.placed
-        assert first_placed == set(plan.admitted), "admitted is not who was placed for the first time"
-        self.placed |= first_placed
+        is_first = first_placed <= {*plan.admitted} <= first_placed | (resumed - self.placed)  # these may only decode
+        assert is_first, "admitted is not who was placed for the first time"
+        self.placed |= {*plan.admitted}
         for seq in plan.decode:
             assert len(seq.token_ids) == 1 + seq.num_drafts
             assert seq.start >= seq.num_prompt_tokens
@@ -204,7 +208,7 @@ class Bench:
         for event in events:
             before = self.events[event.request_id]
             assert not before or before[-1].finish_reason is None, "an ended request spoke again"
-            assert event.index == len(before)
+            assert event.index == len(before) + len(self.requests[event.request_id].generated_token_ids)
             assert event.token_id is not None or event.finish_reason is not None
             if event is last[event.request_id]:
                 assert (event.finish_reason is None) == (event.request_id in self.scheduler.open_ids)
@@ -219,7 +223,9 @@ class Bench:
         assert event.prompt_logprobs == expected, "not once, with the first token"
 
     def tokens(self, request_id: str) -> list[int]:
-        return [event.token_id for event in self.events[request_id] if event.token_id is not None]
+        """Return the generated tokens, those of an earlier engine included."""
+        own = [event.token_id for event in self.events[request_id] if event.token_id is not None]
+        return [*self.requests[request_id].generated_token_ids, *own]
 
     def reason(self, request_id: str) -> str | None:
         return self.events[request_id][-1].finish_reason if self.events[request_id] else None

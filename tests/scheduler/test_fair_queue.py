@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import inf
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,20 +126,20 @@ def test_counters_are_bounded() -> None:
     assert len(queue._served) <= MAX_REMEMBERED
 
 
-def test_who_is_due_comes_before_the_more_urgent_and_before_turns() -> None:
-    fair = FairQueue()
-    low = replace(of("many", "low", [1], arrival_time=0.0), priority=5, due_time=10.0)
-    later = replace(of("many", "later", [1], arrival_time=1.0), priority=5, due_time=11.0)
-    urgent = replace(of("few", "urgent", [1], arrival_time=2.0), priority=-1)
-    seqs = {each.request_id: of_request(each) for each in (low, later, urgent)}
-    for seq in seqs.values():
-        fair.add(seq)
-    order = []
-    for now in (9.9, 10.0, 10.5):
-        fair.at(now)
-        order.append(fair.first.request.request_id)
+@given(st.lists(st.tuples(st.integers(-1, 1), st.sampled_from([3.0, 5.0, 9.0, inf])), min_size=1, max_size=12))
+def test_who_is_due_comes_before_the_more_urgent_and_before_turns(rows: list[tuple[int, float]]) -> None:
+    fair, waiting = FairQueue(), dict[str, Request]()
+    for i, (priority, due_time) in enumerate(rows):
+        one = replace(of("", f"r{i:02}", [1], arrival_time=i), priority=priority, due_time=due_time)
+        waiting[one.request_id] = one
+        fair.add(of_request(one))
+    for now in range(len(rows)):
+        fair.at(float(now))
+        due = [(one.due_time, one.priority, name) for name, one in waiting.items() if one.due_time <= now]
+        *_, expected = min(due or [(inf, one.priority, name) for name, one in waiting.items()])
+        assert fair.first.request.request_id == expected
         fair.remove(fair.first)
-    assert order == ["urgent", "low", "later"]
+        del waiting[expected]
 
 
 def test_with_a_first_token_a_promise_is_kept_and_it_is_passed_again() -> None:

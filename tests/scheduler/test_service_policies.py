@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
@@ -16,7 +16,7 @@ from neuronserve.server.config.formats import SchedulingPolicy
 from neuronserve.server.scheduler.service import NO_OBJECTIVE_S
 from neuronserve.server.scheduler.step_rates import StepRates
 from neuronserve.server.scheduler.step_size import LEAST_TOKENS, MOST_SKIPPED
-from neuronserve.server.types import StepPlan, StepResult
+from neuronserve.server.types import Request, StepPlan, StepResult
 
 
 def admitted(plans: Iterable[StepPlan]) -> list[str]:
@@ -51,6 +51,29 @@ def test_each_policy_has_its_order(policy: SchedulingPolicy, order: list[str]) -
     assert admitted(b.plans) == order
 
 
+KEYS: dict[SchedulingPolicy, Callable[[Request], Any]] = {
+    "fcfs": lambda one: one.arrival_time,
+    "priority": lambda one: (one.priority, one.arrival_time),
+    "slo": lambda one: one.first_token_by,
+}
+
+
+@given(st.permutations(range(6)), st.permutations(range(6)), st.lists(st.integers(-1, 1), min_size=6, max_size=6))
+def test_what_can_be_in_time_is_served_in_the_order_of_its_policy(
+    arrivals: list[int], deadlines: list[int], priorities: list[int]
+) -> None:
+    each = enumerate(zip(arrivals, deadlines, priorities, strict=True))
+    made = [
+        request(f"r{i}", [i] * 4, 1, arrival_time=at, first_token_by=99.0 + by, priority=priority)
+        for i, (at, by, priority) in each
+    ]
+    for policy, key in KEYS.items():
+        b = bench(num_blocks=64, max_num_seqs=1, policy=policy)
+        b.add(*made)
+        b.finish()
+        assert admitted(b.plans) == [one.request_id for one in sorted(made, key=key)]
+
+
 Rows = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 12), st.integers(1, 6)), min_size=1, max_size=24)
 
 
@@ -77,7 +100,8 @@ def test_two_that_always_wait_are_served_by_weight_within_the_published_bound(
         for request_id in plan.admitted:
             waiting[request_id[0]] -= 1
         for seq in plan.seqs:
-            served[seq.request_id[0]] += (len(seq.token_ids) + seq.needs_sample) / weights[seq.request_id[0]]
+            num_prompt = len(seq.token_ids) if seq.start < seq.num_prompt_tokens else 0
+            served[seq.request_id[0]] += (num_prompt + seq.needs_sample) / weights[seq.request_id[0]]
         if waiting["a"] and waiting["b"]:
             assert abs(served["a"] - served["b"]) <= bound
 
@@ -91,7 +115,9 @@ def test_late_requests_yield_to_those_that_can_be_in_time_but_for_their_share() 
     assert 3 <= order[:30].count("late") <= 5  # of 8 tokens one
 
 
-Arrivals = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0.5, 3.0, 20.0, inf])), min_size=1, max_size=40)
+Arrivals = st.lists(
+    st.tuples(st.integers(0, 9), st.sampled_from([0.5, 3.0, 20.0, 1e6, 1e6, inf])), min_size=20, max_size=60
+)
 
 
 @given(Arrivals)
