@@ -187,7 +187,8 @@ class CoreShape:
         share, graph = CoreShare.of(model, tp), decoder_graph(model)
         attention = ffn = 0
         experts: Counter[tuple[int, int, int, int]] = Counter()
-        ends = (op for op in (*graph.prelude, *graph.tail) if isinstance(op, Linear) and not is_output(op))
+        tail = () if model.is_encoder else graph.tail  # an encoder's pooler computes one row of each text
+        ends = (op for op in (*graph.prelude, *tail) if isinstance(op, Linear) and not is_output(op))
         grouped = ((op, group.count) for group in graph.groups for op in flat_ops(group.ops))
         for op, layers in (*((op, 1) for op in ends), *grouped):
             if isinstance(op, Experts):

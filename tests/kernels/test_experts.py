@@ -61,6 +61,9 @@ def best(logits: Array, per_token: int) -> Array:
 def weights_of(logits: Array, chosen: Array, routing: str) -> Array:
     """Return the weights by definition, in float64."""
     of_chosen = np.take_along_axis(logits, chosen, 1).astype(np.float64)
+    if routing == "softmax_of_near":  # with a margin of 0: among equal ones that are left
+        count = (logits[:, None, :] == of_chosen[:, :, None]).sum(2)
+        return 1 / (count - np.tril(of_chosen[:, :, None] == of_chosen[:, None, :], -1).sum(2))
     if routing.startswith("sigmoid"):
         sigmoids = 1 / (1 + np.exp(-of_chosen))
         return sigmoids if routing == "sigmoid" else sigmoids / sigmoids.sum(1, keepdims=True)
@@ -90,7 +93,7 @@ def test_choices_by_scores_of_groups_are_those_of_numpy(two_threads: WorkerPool,
     groups, size = data.draw(st.integers(1, 7)), data.draw(st.integers(2, 9))
     experts, top = groups * size, data.draw(st.integers(1, groups))
     per_token, best_of_group = data.draw(st.integers(1, min(top * size, 12))), data.draw(st.integers(1, 2))
-    routing, has_bias = data.draw(st.sampled_from(ROUTINGS)), data.draw(st.booleans())
+    routing, has_bias = data.draw(st.sampled_from(ROUTINGS[:4])), data.draw(st.booleans())
     rng, rows = np.random.default_rng(data.draw(st.integers(0, 1000))), data.draw(st.integers(1, 20))
     logits = rng.standard_normal((rows, experts + 1)).astype(np.float32)
     bias, scaling = aligned((experts,), np.float32), np.float32(2.5)

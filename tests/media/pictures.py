@@ -47,5 +47,5 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # config.json and
         {"vision_config": {"patch_size": 14}, "spatial_merge_size": 2},
         {"size": {"longest_edge": 168}, "patch_size": {"height": 14, "width": 14}},
     ),
-    "llava": ({"vision_config": {"patch_size": 16}}, {"size": {"longest_edge": 128}}),
+    "llava": ({"vision_config": {"model_type": "pixtral", "patch_size": 16}}, {"size": {"longest_edge": 128}}),
 }

@@ -63,6 +63,8 @@ class Shape:
             "use_cache": True,
         }
         keys = own_keys(self.architecture)
+        if "hidden_act" in keys:  # families with a key of their own have a default of their own
+            del config["hidden_act"]
         return {keys.get(key, key): value for key, value in config.items()} | self.options
 
 

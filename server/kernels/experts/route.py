@@ -145,7 +145,8 @@ def _weigh_near(logits, experts, per_token, chosen, weights, margin):  # type: i
             value, is_left = load_f32(logits + i * 4), True
             for before in range(k):
                 is_left = is_left and load_i64(chosen + before * 8) != i
-            if is_left and (value == best or (best - value) / max(abs(value), best) <= margin):
+            is_far = value != best and (best - value) / max(abs(value), best) > margin  # never for NaN
+            if is_left and not is_far:
                 total += _exp(value - best)
         store_f32(weights + k * 4, 1.0 / total)
 
