@@ -17,10 +17,10 @@ from pathlib import Path
 
 from neuronserve.planner.simulate.scheduled_engine import request_of
 from neuronserve.server.config import CacheConfig
-from neuronserve.server.kv_cache.hashing import HashChain
+from neuronserve.server.kv_cache.hashing import Blob, HashChain
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.kv_cache.sequence_blocks import SequenceBlocks
-from neuronserve.server.kv_cache.tiers import Blob, PrefillRate, Store, Tier, Tiers
+from neuronserve.server.kv_cache.tiers import PrefillRate, Store, Tier, Tiers
 from neuronserve.server.workload.traces import read_trace
 
 Range = tuple[int, int]

@@ -47,7 +47,8 @@ def _hold(cache: KVCacheManager, request: Request, context_len: int) -> Sequence
         cache.commit(blocks, tokens, end)
         cache.drop(blocks, end)
     if cache.states is not None:  # the context is found where it has a snapshot of its state
-        cache.states.pool.name(blocks.state.spare, blocks.chain.digests[context_len // cache.config.block_size - 1])
+        last = context_len // cache.config.block_size - 1
+        cache.states.pool.name(blocks.state.spare, blocks.chain.blob(tokens, last))
     return blocks
 
 
