@@ -12,6 +12,7 @@ from neuronserve.server.cost.charge_rate import ChargeRate
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.engine.housekeeping import block_map
 from neuronserve.server.kv_cache.blocks import BlockPool
+from neuronserve.server.kv_cache.hashing import Blob
 from neuronserve.server.link.messages import BlockMap
 from neuronserve.server.types import DeviceStep, StepReport
 
@@ -61,7 +62,7 @@ def test_the_map_says_of_each_block_whose_it_is(sizes: list[int], num_shared: in
             pool.hold(block)
     cached = [pool.take() for _ in range(num_cached)]
     for block in cached:
-        pool.name(block, bytes([block]))
+        pool.name(block, Blob(bytes([block]), b""))
         pool.release(block)
     found = block_map(pool, tables)
     owners = [owner for length, owner in found.runs for _ in range(length)]
