@@ -182,7 +182,7 @@ def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:
     compiled = CompiledShapes(config.batching, config.max_num_seqs, powers_of_two(max_model_len), (max_model_len,))
     return EngineFacts(
         "Fake",
-        7,
+        5_000_000 if config.most_kept_bytes else 7,  # copies of a model with few are not worth loading
         quantization,
         config.groups,
         (),
