@@ -78,9 +78,8 @@ class Server:
 SHAPES = [
     ("tiny-qwen2", "auto"),
     ("tiny-qwen3", "int8"),
-    ("tiny-mistral", "fp8"),
+    ("tiny-llama", "fp8"),
     ("tiny-gemma2", "auto"),
-    ("tiny-deepseek-v3", "auto"),
     ("tiny-qwen3-next", "auto"),
 ]
 
