@@ -39,6 +39,7 @@ PAIRED, SHIFTED = (
         "internlm2",
         "granitehybrid",
         "nemotron_h",
+        "nemotron_h_moe",
     ),
     ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron", "qwen35", "qwen35moe", "qwen3next"),
 )  # rotary pairs; norms with 1 added
