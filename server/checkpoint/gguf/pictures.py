@@ -16,10 +16,9 @@ from ..stored import StoredTensor
 from .architecture import Config
 from .files import ARCHITECTURE, Entry, GgufFiles, decimals
 from .orders import in_pairs
-from .projectors import DOWN, PROJECTORS, UP, Projector, deep_layers, is_swapped, size_of
+from .projectors import DOWN, KINDS, PROJECTORS, UP, Projector, deep_layers, is_swapped, kind_of, size_of
 from .tensor import GgufTensor, JoinedTensor, Part
 
-KINDS = "clip.projector_type", "clip.vision.projector_type"
 LAYER = re.compile(r"v\.blk\.(\d+)\.(\w+)\.(weight|bias)")
 DEEP = re.compile(r"v\.deepstack\.(\d+)\.(norm|fc1|fc2)\.(weight|bias)")
 KERNEL, SECOND_KERNEL = "v.patch_embd.weight", "v.patch_embd.weight.1"  # the second is of the second frame
@@ -64,13 +63,13 @@ def picture_tensors(eyes: GgufFiles) -> dict[str, StoredTensor]:
     for stored, entry in eyes.entries.items():
         if stored != SECOND_KERNEL:
             found[_name(row, stored, deep, is_swap)] = _tensor(eyes, row, stored, entry)
-    if SECOND_KERNEL in eyes.entries:
+    if eyes.entries.keys() >= {KERNEL, SECOND_KERNEL}:
         found[_name(row, KERNEL, deep, is_swap)] = _frames(eyes)
     return _with_whole_queries(found)
 
 
 def _row(eyes: GgufFiles) -> tuple[str, Projector]:
-    kind = next((eyes.metadata[key] for key in KINDS if key in eyes.metadata), None)
+    kind = kind_of(eyes)
     if eyes.metadata.get(ARCHITECTURE) != "clip" or not isinstance(kind, str) or kind not in PROJECTORS:
         raise eyes.error(f"{KINDS[0]} is {shown(kind)}: read are {', '.join(PROJECTORS)}")
     return kind, PROJECTORS[kind]

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...models.config_values import MAX_LAYERS
 from .architecture import Config, Keys, keys
 from .files import GgufFiles
 
+KINDS = "clip.projector_type", "clip.vision.projector_type"  # the second in files with sound, too
 CLASS, POSITIONS, MERGE = "v.class_embd", "v.position_embd.weight", "spatial_merge_size"
 UP, DOWN = "v.blk.0.ffn_up.weight", "v.blk.0.ffn_down.weight"
 PINPOINTS = "vision.image_grid_pinpoints"
 IMAGE_TOKENS = 8, 4096  # least and most of a picture of Qwen, where the file has no numbers of pixels
-
-
 Reading = tuple[Config, Config, Config]  # of `vision_config`, of the whole model, of its image processor
 
 
@@ -37,6 +37,11 @@ class Projector:
     read: Callable[[GgufFiles], Reading]  # what follows from further keys and from tensors
     has_rotary_pairs: bool = False
     shifted: str = ""  # norm to whose weights the file has 1 added
+
+
+def kind_of(eyes: GgufFiles) -> object:
+    """Return the type of projector that the file states, under either of two keys."""
+    return next((eyes.metadata[key] for key in KINDS if key in eyes.metadata), None)
 
 
 def size_of(eyes: GgufFiles, name: str, axis: int) -> int:
@@ -90,7 +95,7 @@ def _llava(eyes: GgufFiles) -> Reading:
     if eyes.states(PINPOINTS):
         raise eyes.error(f"clip.{PINPOINTS} is set: pictures in several resolutions are not supported")
     side, layers, merge = (_number(eyes, *each) for each in (("image_size", 224), ("block_count", 1), (MERGE, 1)))
-    has_class, is_pixtral = CLASS in eyes.entries, eyes.metadata["clip.projector_type"] == "pixtral"
+    has_class, is_pixtral = CLASS in eyes.entries, kind_of(eyes) == "pixtral"
     whole: Config = {
         "model_type": "mistral3" if merge > 1 else "llava",
         "spatial_merge_size": merge,
@@ -118,7 +123,7 @@ def _qwen(eyes: GgufFiles) -> Reading:
         "spatial_merge_size": merge,
         "mlp_ratio": size_of(eyes, DOWN if is_swapped(eyes) else UP, 0) / _number(eyes, "embedding_length", 1),
         "window_size": _number(eyes, "window_size", 112),
-        "fullatt_block_indexes": [*range(every - 1, _number(eyes, "block_count", 1), every)],
+        "fullatt_block_indexes": [*range(every - 1, min(_number(eyes, "block_count", 1), MAX_LAYERS), every)],
         "deepstack_visual_indexes": deep_layers(eyes),
     }
     if POSITIONS in eyes.entries:
