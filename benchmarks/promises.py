@@ -103,7 +103,7 @@ SIZES, MOST = (128, 256, 512, 1024), ("--max-num-batched-tokens", "1024")
 
 
 def _closed(connections: int) -> dict[str, Stream]:
-    dataset = _random(max(8, min(64, 4 * connections)), 192, 48, 0.5)
+    dataset = _random(max(8, 2 * connections), 192, 48, 0.5)
     return {f"c{connections}": Stream(dataset, ArrivalSpec(max_concurrency=connections))}
 
 
