@@ -82,7 +82,8 @@ def _of(stream: str, key: str) -> Callable[[Results], float]:
 
 
 def _tokens_per_s(results: Results) -> float:
-    return sum(float(each["total_token_throughput"]) for each in results.values())
+    tokens = sum(each["total_input_tokens"] + each["total_output_tokens"] for each in results.values())
+    return float(tokens / max(each["duration"] for each in results.values()))
 
 
 FAIR, FCFS, SLO = (("--scheduling-policy", policy) for policy in ("fair", "fcfs", "slo"))
@@ -238,7 +239,11 @@ def main(arguments: list[str]) -> int:
             flags += ["--pace", "device", "--stack", "ideal", "--catalog", str(catalogue)]
         bench = Bench(asked.model, flags, Path(scratch), asked.seed)
         for row in (each for each in ROWS if re.search(asked.only, each.name)):
-            first, *others = (_figure(row, bench, side) for side in row.sides)
+            try:
+                first, *others = (_figure(row, bench, side) for side in row.sides)
+            except BenchmarkError as error:
+                print(error, file=sys.stderr)
+                return 1
             ratio = first / row.best(others)
             are_met.append(row.is_met(ratio))
             beside, goal = " ".join(f"{each:.4g}" for each in others), f"{'<=' if row.is_most else '>='} {row.goal:.3g}"
