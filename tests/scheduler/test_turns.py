@@ -28,9 +28,10 @@ class Watched:
     """An engine, and the counters of its reports."""
 
     def __init__(self, num_places: int, num_saved: int = fair_queue.SAVED_TOKENS) -> None:
-        limits = {"max_num_seqs": num_places, "max_num_batched_tokens": 64}
         with patch.object(fair_queue, "SAVED_TOKENS", num_saved):
-            self.bench: Bench = bench(num_blocks=200, enable_prefix_caching=False, **limits)
+            self.bench: Bench = bench(
+                num_blocks=200, max_num_seqs=num_places, max_num_batched_tokens=64, enable_prefix_caching=False
+            )
         self.turns = Turns()
 
     def step(self) -> Sequence[str]:
