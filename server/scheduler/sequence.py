@@ -34,6 +34,7 @@ class Sequence:
         "token_ids",
         "was_admitted",
         "was_placed",
+        "weight",
         "whole",
     )
 
@@ -64,7 +65,7 @@ class Sequence:
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.
         self.order = order or SERVICE_POLICIES["fair"].order(request, 0.0)
-        self.group = ""  # among the waiting
+        self.group, self.weight = "", 1.0  # among the waiting
 
     @property
     def num_generated(self) -> int:
@@ -124,6 +125,15 @@ class Sequence:
     def is_prefill(self) -> bool:
         """True when the sequence has tokens to compute and does not decode."""
         return self.num_pending > 0 and not self.is_decode
+
+
+def decoding(running: Iterable[Sequence], num_batches: int) -> list[Sequence]:
+    """Return the sequences that decode now: of several batches, at most one of all that are past their prompts."""
+    found = [seq for seq in running if seq.is_decode]
+    if num_batches == 1:
+        return found
+    num_all = sum(seq.num_scheduled_tokens >= seq.num_prompt_tokens for seq in running)
+    return found[: -(-num_all // num_batches)]
 
 
 def is_underway(seq: Sequence, block: int, running: Iterable[Sequence], block_size: int) -> bool:
