@@ -77,6 +77,7 @@ class FairQueue:
     def add(self, seq: Sequence) -> None:
         """Add a new or preempted sequence. Preempted ones continue, whether late or not."""
         group = seq.group = self._policy.group(seq.request, seq.order, -inf if seq.was_admitted else self._now)
+        seq.weight = self._policy.weight(seq.request, group)
         if group not in self._queues:
             self._served[group] = max(self._served.pop(group, 0.0), self._least)
             self._queues[group] = OrderedQueue()
@@ -98,7 +99,7 @@ class FairQueue:
         """Count tokens computed for a sequence."""
         group = seq.group
         if group in self._served:  # otherwise it was forgotten while its sequence ran
-            self._served[group] += num_tokens / self._policy.weight(seq.request, group)
+            self._served[group] += num_tokens / seq.weight
             self._changed.add(group)
 
     def take_served(self) -> ServedTokens | None:
