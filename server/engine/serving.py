@@ -54,6 +54,7 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
         grammars=loaded.grammars,
         adapters=loaded.adapters,
         give_back=loaded.placement.kv.give_back,
+        copy_block=loaded.placement.kv.copy,
         blocks=PoolBlobs.of(loaded.placement.kv),
         states=None if (states := loaded.placement.buffers.states) is None else PoolBlobs.states(states),
     )
