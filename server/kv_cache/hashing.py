@@ -76,10 +76,7 @@ class HashChain:
         return b"".join(at.to_bytes(4, "little") + digest for at, digest in here)
 
     def blob(self, token_ids: Sequence[int], block: int, tag: bytes = b"", num_tokens: int | None = None) -> Blob:
-        """Return the identity of a block whose digest is known, or that has `num_tokens` tokens and is not whole.
-
-        `tag` is its group's.
-        """
+        """Return the identity of a block whose digest is known, or of its first `num_tokens`; `tag` is its group's."""
         begin = block * self._block_size
         text = packed(token_ids[begin : begin + (num_tokens or self._block_size)])
         digest = sha256(self.parent(block) + text).digest() if num_tokens else self.digests[block]
