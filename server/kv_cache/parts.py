@@ -67,7 +67,7 @@ class Parts:
     def hold(self, part: Part | None, num_spare: int) -> list[list[int]]:
         """Hold the blocks of a part until `copy`. Returns the block of each group that needs no copy.
 
-        These are free, and the sequence goes on in them: it continues all of the part, or too few blocks are spare.
+        These are free, and the sequence goes on in them: it continues all of it, or too few blocks are spare.
         """
         pool, own = self._pool, list[list[int]]()
         if part is None:
