@@ -124,7 +124,7 @@ BUGS = (
     Bug("a part has the last token", Parts.find, "len(token_ids)) - 1]", "len(token_ids))]", books.Books),
     Bug("a part follows another prefix", Parts.stored, "chain.parent(blob.block)", "chain.parent(0)", books.Books),
     Bug("a part has a token that was not computed", Parts.leave,
-        "num_full, tag, num_left", "num_full, tag, num_left + 1", books.Books),
+        "num_full, tag, num_left", "num_full, tag, num_left + 1", HITS),
     Bug("a part is not copied", Parts.copy, "self._copy(source, table[prefix.num_blocks])", "pass", books.Books),
     Bug("the source of a part stays held", Parts.copy, "self._pool.release(source)", "pass", books.Books),
     Bug("a source is held where no block is spare", Parts.hold, "> num_spare", "> num_spare + 99", books.Books),
