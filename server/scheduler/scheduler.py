@@ -285,8 +285,7 @@ class Scheduler:
         if finish is not None:
             self._close(seq)
         reason, stop_reason = finish or (None, None)
-        prompt_logprobs = seq.take_prompt_logprobs() if seq.prompt_logprobs else ()
-        index, tail = num_generated - 1, (seq.num_cached_tokens, sampled.logprobs, None, prompt_logprobs)
+        index, tail = num_generated - 1, (seq.num_cached_tokens, sampled.logprobs, None, seq.take_prompt_logprobs())
         return TokenEvent(request.request_id, token_id, index, now, reason, stop_reason, *tail)
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:

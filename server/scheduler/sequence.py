@@ -83,6 +83,8 @@ class Sequence:
 
     def take_prompt_logprobs(self) -> tuple[TokenLogprobs, ...]:
         """Remove and return the log-probabilities that wait to be sent."""
+        if not self.prompt_logprobs:
+            return ()
         taken, self.prompt_logprobs = tuple(self.prompt_logprobs), []
         return taken
 
