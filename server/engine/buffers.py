@@ -82,11 +82,11 @@ class KVPool:
         tensors = [shard.bytes.reshape(-1, self.num_blocks, self.block_stride) for shard in self.shards]
         return sum(give_back(tensor[first:end].ravel()) for each in tensors for tensor in each for first, end in runs)
 
-    def copy(self, source: int, target: int, count: int) -> None:
+    def copy(self, source: int, target: int, count: int = 1) -> None:
         """Copy `count` blocks from `source` on to `target` on."""
         for shard in self.shards:
-            for tensor in shard.bytes.reshape(-1, self.num_blocks, self.block_stride):
-                tensor[target : target + count] = tensor[source : source + count]
+            tensors = shard.bytes.reshape(-1, self.num_blocks, self.block_stride)
+            tensors[:, target : target + count] = tensors[:, source : source + count]
 
     @classmethod
     def allocate(
