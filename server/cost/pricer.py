@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 from ..clock import NS
 from ..config.formats import StackName
 from ..device.buckets import smallest
-from ..types import StepPlan
+from ..types import Received, StepPlan
 from .bucket_edges import PromptGraphs
+from .links import HandOver
 from .model import CostModel, StepCost
 from .speculation import SPECULATION_REASON
 from .stacks import HostWork, Stack
@@ -25,7 +26,7 @@ PREFIX_REASON = "prefill behind a cached or earlier part of the prompt is priced
 
 
 class GraphRun(NamedTuple):
-    """One launch of a compiled graph: the prefill of one prompt, or the decode of all slots."""
+    """One launch of a compiled graph: the prefill of one prompt, or the decode of all slots. A copy has bucket 0."""
 
     ns: int
     bucket: int  # positions
@@ -153,6 +154,7 @@ class StepPricer:
         self._decodes: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
         self.extrapolated: dict[str, None] = {}
         self.encode: Callable[[int], GraphRun] | None = None  # pass of an encoder beside the model, by its positions
+        self.hand_over = HandOver()  # copies from other engines
 
     def charge(self, plan: StepPlan) -> StepCharge:
         if plan.encodings:
@@ -163,6 +165,8 @@ class StepPricer:
         prefills = tuple(
             self._prefill_run(seq.start, len(seq.token_ids), bool(seq.prompt_targets)) for seq in plan.prefill
         )
+        if plan.received:
+            prefills = (*map(self._copy, plan.received), *prefills)
         if not plan.decode:
             return StepCharge(prefills, None)
         context = max(seq.start + len(seq.token_ids) for seq in plan.decode)
@@ -208,6 +212,10 @@ class StepPricer:
         (bucket of start) more pairs, and one more stream of KV.
         """
         return self._prefill(start, num_tokens)[0]
+
+    def _copy(self, received: Received) -> GraphRun:
+        ns, cost = self._priced(self.hand_over.cost(received.num_blocks, received.num_states))
+        return GraphRun(ns, 0, 0, 0, cost)
 
     def _decode_run(self, context: int, num_seqs: int, has_drafts: bool) -> GraphRun:
         bucket = self.decode_bucket(context)

@@ -45,7 +45,7 @@ from .inbox import Grammars, Handlers, Hold, Inbox, arrival_hold, grammar_hold
 from .loop import EngineLoop, Runner
 from .loop import Scheduler as AnyScheduler
 from .metered_runner import MeteredOutbox, MeteredRunner
-from .offload import Offload, model_files, offload, require_tier_directory
+from .offload import Offload, model_files, offload, require_hand_over, require_tier_directory
 from .trace.files import Traced, require_directory, traced
 from .watched import WatchedRunner, first_token_s
 
@@ -174,7 +174,9 @@ def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
         gc.freeze()  # loaded objects stay: no collection needs to walk them
         gc.enable()
         kinds = loaded.blocks, loaded.states
-        engine = _Engine(loaded, offload(end.kept, kinds, config, loaded.info, files))
+        tiers = offload(end.kept, kinds, config, loaded.info, files, end.peers)
+        require_hand_over(config, tiers)
+        engine = _Engine(loaded, tiers)
         if config.logs_cache and engine.cache is not None:
             link.log = engine.cache.follow()
         with traced(config.trace, loaded, link, link.send) as traces:

@@ -241,12 +241,27 @@ class KVCacheManager:
         self.prefix_hits += min(num_found, prefix.num_own * size)
         self.num_loaded_tokens += num_found - min(num_found, prefix.num_own * size)
 
+    def ask_peers(self) -> None:
+        """Find the copies that other engines have now."""
+        for tiers in self._tiers:
+            tiers.ask_peers()
+
+    def take_received(self) -> tuple[int, int]:
+        """Return the numbers of blocks and of states that other engines gave since the last call."""
+        blocks, states = [*[tiers.take_received() for tiers in self._tiers], 0, 0][:2]
+        return blocks, states
+
+    @property
+    def _tiers(self) -> list[Tiers]:
+        """Tiers of blocks, and of states where layers keep one."""
+        pools = [self.pool, *([] if self.states is None else [self.states.pool])]
+        return [pool.tiers for pool in pools if pool.tiers is not None]
+
     def tier_report(self) -> tuple[float, int, dict[str, tuple[int, float]]] | None:
         """Return the share of the first tier in use, and since the start loaded tokens, and bytes and seconds of copies
         by direction. Returns None without tiers.
         """
-        states = None if self.states is None else self.states.pool.tiers
-        tiers = [each for each in (self.pool.tiers, states) if each is not None]
+        tiers = self._tiers
         return (tiers[0].usage, self.num_loaded_tokens, sum_transfers(tiers)) if tiers else None
 
     def reset_prefix_cache(self) -> None:

@@ -104,6 +104,8 @@ class Scheduler:
         whole = request.media if self._config.has_whole_pictures else ()
         seq = self._open[request.request_id] = Sequence(request, blocks, order, encoded, whole)
         self._waiting.add(seq)
+        if seq.num_resumed:
+            self._cache.ask_peers()
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
         """End a request; return None when it is unknown or has ended. Steps in flight still compute its tokens."""
@@ -225,6 +227,7 @@ class Scheduler:
                 return
             is_new = not seq.was_admitted
             if self._fits(seq):
+                step.receive(seq, self._cache.take_received())
                 self._waiting.remove(seq)
                 self._running.add(seq)
                 seq.is_running = True

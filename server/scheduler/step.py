@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..kv_cache.manager import KVCacheManager
 from ..kv_cache.state_slots import NO_STATE, StateSlots, placed
-from ..types import ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
+from ..types import Received, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
 
@@ -22,6 +22,7 @@ class StepDraft:
         "max_prompts",
         "preempted",
         "prefill",
+        "received",
         "received_time",
         "room",
         "states",
@@ -45,6 +46,7 @@ class StepDraft:
         self.drafts: Mapping[Sequence, tuple[int, ...]] = {}  # of sequences that decode, which have blocks for them
         self.preempted: list[str] = []
         self.admitted: list[str] = []
+        self.received: list[Received] = []
         self.received_time: float | None = None
 
     def admit(self, seq: Sequence) -> None:
@@ -53,6 +55,11 @@ class StepDraft:
         self.admitted.append(request.request_id)
         if request.received_time is not None:
             self.received_time = min(request.received_time, self.received_time or request.received_time)
+
+    def receive(self, seq: Sequence, copied: tuple[int, int]) -> None:
+        """Note the blocks and states that other engines gave for a sequence."""
+        if any(copied):
+            self.received.append(Received(seq.request.request_id, *copied))
 
     def place(self, seq: Sequence) -> None:
         """Compute as many of the pending tokens of `seq` as the budget allows. Its blocks cover them already."""
@@ -131,6 +138,7 @@ class StepDraft:
             tuple(self.admitted),
             self.time,
             self.received_time,
+            received=tuple(self.received),
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ...config import CacheConfig, EngineConfig, SchedulerConfig
 from ...config.formats import WeightFormats
 from ...cost.calibration import use_calibration
+from ...cost.links import HandOver
 from ...cost.model import CostModel
 from ...cost.pricer import HostOfSteps, StepPricer
 from ...cost.shape import stored_dtype
@@ -260,13 +261,14 @@ class _Loading:
 
     def _pricer(self) -> StepPricer:
         """Return the pricer of steps; the simulator makes the same."""
-        formats, compiled = self._model.formats, self._compiled
-        dtype = stored_dtype(formats.quantization, formats.dtype)
+        compiled, dtype = self._compiled, stored_dtype(self._model.formats.quantization, self._model.formats.dtype)
         runtime = Runtime(dtype, is_continuous=self._stack.is_continuous, lora_rank=self._max_rank)
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
         host = HostOfSteps.of(self._stack, model, self._config.neuron.decode_batches)
         shapes = compiled.slots, compiled.context_encoding, compiled.token_generation
-        return StepPricer(model, *shapes, host, model.checking(self._config.speculation))
+        pricer = StepPricer(model, *shapes, host, model.checking(self._config.speculation))
+        pricer.hand_over = HandOver.of(model, self._footprint.kv_block)
+        return pricer
 
     def _info(
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer
