@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from ..server.config.disaggregation import Disaggregation
 from ..server.settings.base import write_report
 from ..server.workload.workload import Workload
 from . import references
@@ -14,12 +16,13 @@ from .emit.folder import Emission, emit
 from .plan import encoder_table
 from .plan import table as plan_table
 from .plan.check import check_plan
-from .plan.confirm import confirmed
+from .plan.confirm import confirmed, divided
 from .plan.encoders import plan_encoder
 from .plan.options import PlanOptions
 from .plan.pareto import write_picture
 from .plan.search import plan
 from .simulate import table as simulate_table
+from .simulate.comparison import Comparison
 from .simulate.options import SimulationOptions
 from .simulate.simulator import run_simulation
 
@@ -42,6 +45,7 @@ class View:
     check: bool = False  # simulate the chosen configuration
     gpus: bool = False  # published figures of GPU instances
     wide: bool = False  # all columns
+    disaggregate: str | None = None  # instances of the first row that compute prompts, and those that decode
 
 
 def run_plan(
@@ -59,6 +63,11 @@ def run_plan(
     check = check_plan(report) if view.check else ()
     if view.check:
         console.print(plan_table.render_check(check))
+    apart: dict[str, Any] = {}
+    if view.disaggregate is not None:
+        comparison = divided(report, Disaggregation.parse(view.disaggregate))
+        console.print(comparison.table(), comparison.verdict, crop=False)
+        apart = {"disaggregation": comparison.as_json()}
     if view.gpus:
         _console(REPORT_WIDTH, view.wide).print(references.render(report))
     if picture is not None:
@@ -66,7 +75,7 @@ def run_plan(
     if json_file is not None:
         found = {"check": [asdict(one) | {"error": one.error} for one in check]} if view.check else {}
         gpus = {"gpus": [row.as_json() for row in references.beside(report)]} if view.gpus else {}
-        write_report(json_file, report.as_json() | found | gpus)
+        write_report(json_file, report.as_json() | found | gpus | apart)
     if emission is not None:
         for path in emit(report, emission):
             print(f"written: {path}")
@@ -83,5 +92,10 @@ def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:
     """Simulate and print. Raises the errors of `run_simulation`."""
     report = run_simulation(options)
-    _console(REPORT_WIDTH).print(simulate_table.render(report))
-    write_report(json_file, report.as_json())
+    console, found = _console(REPORT_WIDTH), dict[str, Any]()
+    console.print(simulate_table.render(report))
+    if options.disaggregate is not None:
+        comparison = Comparison.of(report)
+        console.print(comparison.table(), comparison.verdict)
+        found = {"disaggregation": comparison.as_json()}
+    write_report(json_file, report.as_json() | found)

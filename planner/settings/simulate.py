@@ -1,13 +1,15 @@
 """Settings of `neuronserve simulate`."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
+from ...server.config.disaggregation import Disaggregation
 from ...server.config.formats import Quantization, SchedulingPolicy
-from ...server.settings.base import File, Numbers, slice_of
+from ...server.settings.base import File, Implied, Numbers, slice_of
 from ...server.workload.arrivals import Arrivals
 from ...server.workload.lengths import LengthRange, read_lengths
 from ...server.workload.slo import Slo
@@ -47,6 +49,11 @@ class SimulateSettings(PlannerSettings):
     )
     step_time_target_ms: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
         None, description="milliseconds of a step that mixes prompts and decodes (default: none)"
+    )
+    disaggregate: str | None = Field(
+        None,
+        description="prefill:P,decode:D: P instances compute prompts, and D others copy their KV and decode; the same "
+        "number that do both is simulated beside it; with that data_parallel_size, engines of one instance",
     )
     routing: Routing = Field("least-loaded", description="which engine gets a request")
     autoscale: AutoscalePolicy = Field(
@@ -95,6 +102,14 @@ class SimulateSettings(PlannerSettings):
     tpot_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
     e2el_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
 
+    @classmethod
+    def implied(cls, given: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Implied]:
+        """Return the number of instances of a divided deployment too. Raises SettingsError."""
+        found, text = super().implied(given, variables), given.get("disaggregate")
+        if text is None or str(given.get("data_parallel_size")) == str(Disaggregation.parse(str(text)).total):
+            return found
+        return {**found, "replicas": Implied(Disaggregation.parse(str(text)).total, "--disaggregate")}
+
     @property
     def synthetic(self) -> SyntheticWorkload:
         """Return the distribution of requests that is used without a trace."""
@@ -134,4 +149,5 @@ class SimulateSettings(PlannerSettings):
             decode_buckets=self.token_generation_buckets or None,
             slo=slice_of(Slo, self),
             autoscaling=slice_of(Autoscaling, self),
+            disaggregate=None if self.disaggregate is None else Disaggregation.parse(self.disaggregate),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -180,7 +180,7 @@ def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
         if config.logs_cache and engine.cache is not None:
             link.log = engine.cache.follow()
         with traced(config.trace, loaded, link, link.send) as traces:
-            link.send(Ready(loaded.info))
+            link.send(Ready(replace(loaded.info, num_prefill=config.data_parallel.num_prefill)))
             engine.loop(link, traces, config.pace == "device", clock).run()
     except StartError as error:
         link.send(Failed(str(error), error.exit_code))

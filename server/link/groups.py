@@ -48,12 +48,8 @@ class EngineGroups(Engines):
         self.clients: tuple[EngineClient, ...] = tuple(
             EngineClient(engine, healing, partial(self._take_over, rank)) for rank, engine in enumerate(engines)
         )
-        self.infos: Sequence[EngineInfo] = ()  # of each engine, once `start` has returned
         self._router: Router | None = None  # with one engine there is no choice
-        self._num_prefill = num_prefill = engines[0].num_prefill
         self._block_size = 0
-        for client in self.clients[:num_prefill]:
-            client.divides, client.hand_over = self._is_divided, self._hand_over
 
     @property
     def num_open(self) -> int:
@@ -183,7 +179,7 @@ class EngineGroups(Engines):
 
     def _place(self, router: Router, request: Request, rank: int | None = None) -> int:
         """Return the engine of a request. Those that hand over get the divided ones, and what ends with its prompt."""
-        first, ends_at_once = self._num_prefill, request.pooling is not None or request.sampling.max_tokens == 1
+        first, ends_at_once = self.num_prefill, request.pooling is not None or request.sampling.max_tokens == 1
         computes_prompt = ends_at_once or self._is_divided(request)
         among = range(first) if computes_prompt else range(first, len(self.clients))
         return router.place(request, rank, among if first else ())
@@ -214,8 +210,8 @@ class EngineGroups(Engines):
 
     def _route(self, info: EngineInfo) -> None:
         """Let a router choose engines from now on, by the events of all of them."""
-        self._router, self._block_size = Router(len(self.clients), info.cache), info.cache.block_size
-        router = self._router
+        self._router = router = Router(len(self.clients), info.cache)
+        self._block_size = info.cache.block_size
 
         def record(tokens: Tokens) -> None:
             for event in tokens.events:
@@ -223,6 +219,8 @@ class EngineGroups(Engines):
 
         for client in self.clients:
             client.observe(record)
+        for client in self.clients[: info.num_prefill]:
+            client.divides, client.hand_over = self._is_divided, self._hand_over
 
 
 def merged(infos: Sequence[EngineInfo]) -> EngineInfo:

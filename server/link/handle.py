@@ -108,11 +108,6 @@ class EngineHandle:
             starter.shutdown(wait=False)
 
     @property
-    def num_prefill(self) -> int:
-        """Number of first engines of the server that hand requests over; 0: none does."""
-        return self._config.data_parallel.num_prefill
-
-    @property
     def process(self) -> BaseProcess | None:
         """The engine's process, None in thread mode. Waits until it has started; raises the error of a failed start."""
         return None if self._started is None else self._started.result()

@@ -54,7 +54,7 @@ class OpenSequence:
         request, sampling = self.request, self.request.sampling
         if self.hands_over:
             return replace(request, sampling=replace(sampling, max_tokens=1))
-        return replace(request, generated_token_ids=tuple(self.token_ids))
+        return replace(request, generated_token_ids=tuple(self.token_ids), is_handed_over=self.is_handed_over)
 
     @property
     def is_catching_up(self) -> bool:

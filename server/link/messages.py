@@ -109,6 +109,7 @@ class EngineInfo:
     threads_alone: int | None = None  # host threads that run a step of one token
     reads_pictures: bool = False  # accepts `Request.media`
     sound_shape: tuple[int, ...] = ()  # channels and frames of `Request.media`; (): it reads no sound
+    num_prefill: int = 0  # first engines of the server, which hand requests over after the first token; 0: none does
     max_source_len: int = 0  # positions of the encoder whose states the decoder attends to; 0: there is none
 
     @property

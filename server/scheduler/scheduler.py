@@ -104,7 +104,7 @@ class Scheduler:
         whole = request.media if self._config.has_whole_pictures else ()
         seq = self._open[request.request_id] = Sequence(request, blocks, order, encoded, whole)
         self._waiting.add(seq)
-        if seq.num_resumed:
+        if request.generated_token_ids:
             self._cache.ask_peers()
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
