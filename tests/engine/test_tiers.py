@@ -141,10 +141,11 @@ def test_an_engine_goes_on_with_the_blocks_of_another_bit_by_bit(engine: LoadedE
     rest = replace(Request("b", prompt, sampling, 0.0), generated_token_ids=(whole[0],), is_handed_over=True)
     tokens, cache = run(rest, 1)
     assert [whole[0], *tokens] == whole
-    assert cache.num_loaded_tokens == 96
+    # The last snapshot of a state is before the prompt's last token.
+    assert cache.num_loaded_tokens == (96 if states is None else (num_prompt - 1) // 16 * 16)
     report = cache.tier_report()
     assert report is not None
-    assert report[2]["PEER_to_GPU"][0] >= 6 * kinds[0].num_bytes
+    assert report[2]["PEER_to_GPU"][0] >= 5 * kinds[0].num_bytes
 
 
 CACHE = CacheConfig(num_blocks=24, block_size=16)

@@ -58,6 +58,23 @@ class Pair:
                 tokens = tuple(self.first.tokens(name))
                 self.second.add(replace(request, generated_token_ids=tokens, is_handed_over=True))
 
+    def disturb(self, data: st.DataObject) -> None:
+        """Damage what is kept, evict what is cached, or forget it, at most one of these."""
+        act = data.draw(st.sampled_from(["", "damage", "press", "reset"]))
+        if act == "damage":
+            for tiers in self.first.tiers:
+                tiers.damage(0, data.draw(st.integers(0, 900)))
+        elif act == "press":
+            press(self.first.cache.pool, self.first.cache.num_free_blocks)
+        elif act == "reset":
+            data.draw(st.sampled_from([self.first, self.second])).scheduler.reset_prefix_cache()
+
+    def finish(self) -> None:
+        for _ in range(5000):
+            for each in (self.first, self.second):
+                self.step(each)
+        assert not any(each.scheduler.has_work for each in (self.first, self.second))
+
     @property
     def both(self) -> set[str]:
         return {*self.second.requests}
@@ -75,19 +92,8 @@ def test_every_request_has_the_tokens_of_one_engine(pair: Pair, data: st.DataObj
             pair.ask(replace(one, generated_token_ids=()))
         for _ in range(data.draw(st.integers(0, 5))):
             pair.step(data.draw(st.sampled_from([first, second])))
-        act = data.draw(st.sampled_from(["", "damage", "press", "reset"]))
-        if act == "damage":
-            for tiers in first.tiers:
-                tiers.damage(0, data.draw(st.integers(0, 900)))
-        elif act == "press":
-            press(first.cache.pool, first.cache.num_free_blocks)
-        elif act == "reset":
-            data.draw(st.sampled_from([first, second])).scheduler.reset_prefix_cache()
-    for _ in range(5000):
-        if not (first.scheduler.has_work or second.scheduler.has_work):
-            break
-        for each in (first, second):
-            pair.step(each)
+        pair.disturb(data)
+    pair.finish()
     received = [copy for plan in second.plans for copy in plan.received]
     event(f"copied={bool(received)}")
     for name, request in pair.asked.items():
