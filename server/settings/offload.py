@@ -30,7 +30,7 @@ class OffloadSettings(Settings):
         None,
         ge=0,
         le=1_000_000,
-        description="GiB of KV blocks kept for an engine's successor (default: 0.25 where copies are cheap)",
+        description="GiB of KV blocks kept for an engine's successor (default: 0.25 where copies are cheap; 1 with disaggregate)",
     )
     kv_offloading_size: float = Field(
         0, ge=0, le=1_000_000, description="GiB of host memory for KV blocks that have left the device"

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, run_command, running_server
 from tests.api.telemetry.scraping import scrape
 from tests.api.test_data_parallel import answers
@@ -76,6 +77,23 @@ def test_a_request_may_ask_for_an_engine_that_decodes(divided: Server) -> None:
     httpx.post(divided.url + TEXT, json={"prompt": "z" * 99, "max_tokens": 8, "ignore_eos": True}, headers=headers)
     after = by_engine(divided, "vllm:generation_tokens_total")
     assert [b - a for a, b in zip(before, after, strict=True)] == [0, 0, 8]
+
+
+@pytest.mark.slow
+def test_the_default_model_gives_the_tokens_of_one_engine(real_server: Server, kernel_cache: str) -> None:
+    options = ("--kernel-cache-dir", kernel_cache, "--cpu-threads", "3", "--device", "inf2.24xlarge", *ONE_AND_TWO)
+    bodies = [
+        {"prompt": f"{start} " * 20, "max_tokens": 24, "temperature": temperature, "seed": 7, "logprobs": 1}
+        for start in ("Once upon a time there was", "Count to five:", "1, 2, 3,")
+        for temperature in (0.0, 0.8)
+    ]
+    expected = answers(real_server.url, bodies)
+    with running_server(DEFAULT_MODEL, *options, program="neuronserve") as three:
+        assert answers(three.url, bodies) == expected
+        seen = scrape(three.url)
+        usage = httpx.post(three.url + TEXT, json=bodies[0]).json()["usage"]["neuronserve"]
+    assert seen.value("neuronserve:handed_over_prompt_tokens_total", kind="copied") > 6 * BLOCK
+    assert usage["device_seconds"] > 0
 
 
 SLOW = ("--device", "slow:0.02", "--max-num-batched-tokens", "64", "--max-num-seqs", "16")
