@@ -29,9 +29,9 @@ class Figures:
     @classmethod
     def of(cls, report: SimulationReport) -> Figures:
         """Return the figures of a finished simulation."""
-        ttft, tpot, itl = (report.spreads[name] for name in ("ttft", "tpot", "itl"))
-        usd = report.as_json()["usd_per_million_output_tokens_all_in"]
-        return cls(ttft.median, ttft.p99, tpot.median, tpot.p99, itl.p99, usd, report.request_goodput)
+        ttft, tpot, usd = report.spreads["ttft"], report.spreads["tpot"], "usd_per_million_output_tokens_all_in"
+        times = ttft.median, ttft.p99, tpot.median, tpot.p99, report.spreads["itl"].p99
+        return cls(*times, report.as_json()[usd], report.request_goodput)
 
 
 @dataclass(frozen=True, slots=True)

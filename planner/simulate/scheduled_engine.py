@@ -177,9 +177,9 @@ class ScheduledEngine:
             records.prefill_shares[int(seq.request_id)] += prefill_ns * SHARES
             total_ns += prefill_ns
         for copy in plan.received:
-            copy_ns = self.copies.ns(copy.num_blocks, copy.num_states)
-            num_bytes = self.copies.num_bytes(copy.num_blocks, copy.num_states)
-            records.handed.update(requests=1, bytes=num_bytes, ns=copy_ns)
+            cost = self.copies.cost(copy)
+            copy_ns = round(cost.elapsed_s * NS)
+            records.handed.update(requests=1, bytes=round(cost.link_bytes), ns=copy_ns)
             records.prefill_shares[int(copy.request_id)] += copy_ns * SHARES
             total_ns += copy_ns
         return total_ns

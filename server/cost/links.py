@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..clock import NS
 from ..device.chips import GB
 from ..device.groups import InstanceGroup
 from ..host.memory import GIB
+from ..types import Received
 from .model import CostModel, StepCost
 from .shape import state_bytes
 
@@ -64,16 +64,8 @@ class HandOver:
             return cls(*sizes, far_hop(model, between))
         return cls(*sizes, near_hop(model), max(1, tp // model.instance.chip.cores_per_chip))
 
-    def num_bytes(self, num_blocks: int, num_states: int) -> int:
-        """Bytes of a copy."""
-        return num_blocks * self.block_bytes + num_states * self.state_bytes
-
-    def cost(self, num_blocks: int, num_states: int) -> StepCost:
+    def cost(self, copied: Received) -> StepCost:
         """Return the cost of a copy that waits for no other one."""
-        num_bytes = self.num_bytes(num_blocks, num_states)
+        num_bytes = copied.num_blocks * self.block_bytes + copied.num_states * self.state_bytes
         seconds = self.hop.latency_s + num_bytes * self.hop.byte_s / self.lanes
         return StepCost(0.0, 0.0, num_bytes, 0.0, 0.0, 0.0, seconds, seconds, HAND_OVER_REASON)
-
-    def ns(self, num_blocks: int, num_states: int) -> int:
-        """Return the nanoseconds of a copy."""
-        return round(self.cost(num_blocks, num_states).elapsed_s * NS)

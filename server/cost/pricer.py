@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from ..clock import NS
 from ..config.formats import StackName
 from ..device.buckets import smallest
-from ..types import Received, StepPlan
+from ..types import StepPlan
 from .bucket_edges import PromptGraphs
 from .links import HandOver
 from .model import CostModel, StepCost
@@ -165,8 +165,8 @@ class StepPricer:
         prefills = tuple(
             self._prefill_run(seq.start, len(seq.token_ids), bool(seq.prompt_targets)) for seq in plan.prefill
         )
-        if plan.received:
-            prefills = (*map(self._copy, plan.received), *prefills)
+        copies = (self._priced(self.hand_over.cost(each)) for each in plan.received)
+        prefills = (*(GraphRun(ns, 0, 0, 0, cost) for ns, cost in copies), *prefills)
         if not plan.decode:
             return StepCharge(prefills, None)
         context = max(seq.start + len(seq.token_ids) for seq in plan.decode)
@@ -212,10 +212,6 @@ class StepPricer:
         (bucket of start) more pairs, and one more stream of KV.
         """
         return self._prefill(start, num_tokens)[0]
-
-    def _copy(self, received: Received) -> GraphRun:
-        ns, cost = self._priced(self.hand_over.cost(received.num_blocks, received.num_states))
-        return GraphRun(ns, 0, 0, 0, cost)
 
     def _decode_run(self, context: int, num_seqs: int, has_drafts: bool) -> GraphRun:
         bucket = self.decode_bucket(context)

@@ -179,10 +179,10 @@ class EngineHandle:
 def start_engines(configs: Sequence[EngineConfig], main: EngineMain, mode: EngineMode) -> list[EngineHandle]:
     """Start the engines of a server. Where they hand requests over, each can read the blocks that the others keep."""
     files = [SharedFile("kept-blocks", 0) for _ in configs]
-    peers = [tuple(other for other in files if other is not file) for file in files]
+    read = files if configs[0].data_parallel.num_prefill else []
     return [
-        EngineHandle(config, main, mode, file, others if config.data_parallel.num_prefill else ())
-        for config, file, others in zip(configs, files, peers, strict=True)
+        EngineHandle(each, main, mode, own, tuple(file for file in read if file is not own))
+        for each, own in zip(configs, files, strict=True)
     ]
 
 

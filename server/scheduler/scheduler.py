@@ -227,7 +227,7 @@ class Scheduler:
                 return
             is_new = not seq.was_admitted
             if self._fits(seq):
-                step.receive(seq, self._cache.take_received())
+                step.received += self._cache.take_received(seq.request.request_id)
                 self._waiting.remove(seq)
                 self._running.add(seq)
                 seq.is_running = True

@@ -56,11 +56,6 @@ class StepDraft:
         if request.received_time is not None:
             self.received_time = min(request.received_time, self.received_time or request.received_time)
 
-    def receive(self, seq: Sequence, copied: tuple[int, int]) -> None:
-        """Note the blocks and states that other engines gave for a sequence."""
-        if any(copied):
-            self.received.append(Received(seq.request.request_id, *copied))
-
     def place(self, seq: Sequence) -> None:
         """Compute as many of the pending tokens of `seq` as the budget allows. Its blocks cover them already."""
         token_ids, start = seq.token_ids, seq.num_scheduled_tokens

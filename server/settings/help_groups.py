@@ -6,16 +6,9 @@ ADVANCED = "advanced"
 GROUPS: dict[str, tuple[str, ...]] = {
     "model": ("model", "served_model_name", "dtype", "quantization", "chat_template", "lora_modules", "revision"),
     "accelerator": (
-        *(
-            "device",
-            "tensor_parallel_size",
-            "data_parallel_size",
-            "disaggregate",
-            "max_model_len",
-            "max_num_seqs",
-            "kv_cache_dtype",
-        ),
-        *("enable_prefix_caching", "speculative_config", "pace", "stack", "strict_device", "cpu_threads"),
+        *("device", "tensor_parallel_size", "data_parallel_size", "disaggregate", "max_model_len", "max_num_seqs"),
+        *("kv_cache_dtype", "enable_prefix_caching", "speculative_config", "pace", "stack", "strict_device"),
+        "cpu_threads",
     ),
     "HTTP": ("host", "port", "api_key", "api_keys_file", "ssl_certfile", "ssl_keyfile", "allowed_origins", "console"),
     "answers": ("tool_call_parser", "reasoning_parser", "max_queue_delay", "ttft_slo_ms", "tpot_slo_ms"),

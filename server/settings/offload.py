@@ -30,7 +30,7 @@ class OffloadSettings(Settings):
         None,
         ge=0,
         le=1_000_000,
-        description="GiB of KV blocks kept for an engine's successor (default: 0.25 where copies are cheap; 1 with disaggregate)",
+        description="GiB of KV blocks kept for an engine's successor (default: 0.25 where cheap; 1 with disaggregate)",
     )
     kv_offloading_size: float = Field(
         0, ge=0, le=1_000_000, description="GiB of host memory for KV blocks that have left the device"
@@ -51,9 +51,8 @@ class OffloadSettings(Settings):
     def implied(cls, given: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Implied]:
         """Return the number of engines of a disaggregated server too. Raises SettingsError."""
         found, text = super().implied(given, variables), given.get("disaggregate")
-        if text is None:
-            return found
-        return {**found, "data_parallel_size": Implied(Disaggregation.parse(str(text)).total, "--disaggregate")}
+        total = 0 if text is None else Disaggregation.parse(str(text)).total
+        return {**found, "data_parallel_size": Implied(total, "--disaggregate")} if total else found
 
     @property
     def num_prefill(self) -> int:

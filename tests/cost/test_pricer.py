@@ -193,9 +193,10 @@ def test_a_copy_is_charged_to_the_request_that_begins_with_it(step: StepPlan, nu
     pricer = small_pricer(SLOTS, LONGEST)
     pricer.hand_over = HandOver.of(COST, 4096)
     owner = step.seqs[0].request_id
-    copied = step._replace(received=(Received(owner, num_blocks, num_states),))
+    received = Received(owner, num_blocks, num_states)
+    copied = step._replace(received=(received,))
     before, after = PRICER.charge(step), pricer.charge(copied)
-    copy_ns = pricer.hand_over.ns(num_blocks, num_states)
+    copy_ns = round(pricer.hand_over.cost(received).elapsed_s * NS)
     assert after.ns - before.ns == copy_ns == sum(after.shares_ns) - sum(before.shares_ns)
     assert dict(zip(copied.prefill_ids, after.shares_ns, strict=False))[owner] == (
         copy_ns if owner.startswith("d") else after.shares_ns[1]
@@ -215,12 +216,12 @@ def test_copies_take_their_share_of_the_link(name: str, tp: int, num_instances: 
     on = instance(name)
     model = CostModel.of(SMALL, on, tp)
     group = None if num_instances == 1 else instance_group(on, num_instances)
-    price = HandOver.of(model, 1_000_000, group)
-    assert price.num_bytes(10, 0) == tp * 10_000_000
-    assert price.ns(10, 0) == pytest.approx(1500 + tp * 0.01 / gb_s * NS, rel=1e-6)
+    cost = HandOver.of(model, 1_000_000, group).cost(Received("a", 10, 0))
+    assert cost.link_bytes == tp * 10_000_000
+    assert cost.elapsed_s == pytest.approx(1.5e-6 + tp * 0.01 / gb_s, rel=1e-6)
 
 
 def test_within_a_chip_copies_move_in_its_memory() -> None:
     chip = instance("inf2.xlarge").chip
-    seconds = HandOver.of(COST, 1_000_000).ns(100, 0) / NS
+    seconds = HandOver.of(COST, 1_000_000).cost(Received("a", 100, 0)).elapsed_s
     assert 0.1 / chip.bandwidth_gb_s <= seconds < 2 * 0.1 / chip.bandwidth_gb_s
