@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -63,11 +62,8 @@ def run_plan(
     check = check_plan(report) if view.check else ()
     if view.check:
         console.print(plan_table.render_check(check))
-    apart: dict[str, Any] = {}
-    if view.disaggregate is not None:
-        comparison = divided(report, Disaggregation.parse(view.disaggregate))
-        console.print(comparison.table(), comparison.verdict, crop=False)
-        apart = {"disaggregation": comparison.as_json()}
+    parts = view.disaggregate
+    apart = {} if parts is None else divided(report, Disaggregation.parse(parts)).show(console)
     if view.gpus:
         _console(REPORT_WIDTH, view.wide).print(references.render(report))
     if picture is not None:
@@ -92,10 +88,7 @@ def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:
     """Simulate and print. Raises the errors of `run_simulation`."""
     report = run_simulation(options)
-    console, found = _console(REPORT_WIDTH), dict[str, Any]()
+    console = _console(REPORT_WIDTH)
     console.print(simulate_table.render(report))
-    if options.disaggregate is not None:
-        comparison = Comparison.of(report)
-        console.print(comparison.table(), comparison.verdict)
-        found = {"disaggregation": comparison.as_json()}
+    found = {} if options.disaggregate is None else Comparison.of(report).show(console)
     write_report(json_file, report.as_json() | found)

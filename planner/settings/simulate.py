@@ -106,9 +106,9 @@ class SimulateSettings(PlannerSettings):
     def implied(cls, given: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Implied]:
         """Return the number of instances of a divided deployment too. Raises SettingsError."""
         found, text = super().implied(given, variables), given.get("disaggregate")
-        if text is None or str(given.get("data_parallel_size")) == str(Disaggregation.parse(str(text)).total):
-            return found
-        return {**found, "replicas": Implied(Disaggregation.parse(str(text)).total, "--disaggregate")}
+        total = 0 if text is None else Disaggregation.parse(str(text)).total
+        of_one = str(given.get("data_parallel_size")) == str(total)
+        return {**found, "replicas": Implied(total, "--disaggregate")} if total and not of_one else found
 
     @property
     def synthetic(self) -> SyntheticWorkload:

@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
-from .options import SimulationOptions
 from .report import SimulationReport
 from .simulator import run_simulation
 
 LEAST = 0.05  # share by which a figure must differ to count
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Figures of one layout: milliseconds, and dollars for a million output tokens, idle time included."""
-
-    ttft_p50: float
-    ttft_p99: float
-    tpot_p50: float
-    tpot_p99: float
-    itl_p99: float
-    usd_per_million: float | None  # None: nothing was generated
-    goodput: float | None  # requests a second within the limits; None: without limits
-
-    @classmethod
-    def of(cls, report: SimulationReport) -> Figures:
-        """Return the figures of a finished simulation."""
-        ttft, tpot, usd = report.spreads["ttft"], report.spreads["tpot"], "usd_per_million_output_tokens_all_in"
-        times = ttft.median, ttft.p99, tpot.median, tpot.p99, report.spreads["itl"].p99
-        return cls(*times, report.as_json()[usd], report.request_goodput)
+Figures = dict[str, float]  # by name, as in JSON; a figure that does not exist is left out
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A divided deployment and the one that is not."""
 
-    options: SimulationOptions
+    disaggregate: str
     divided: Figures
     whole: Figures
     handed: dict[str, int]  # requests, bytes and nanoseconds of copies
@@ -47,63 +28,44 @@ class Comparison:
     def of(cls, report: SimulationReport) -> Comparison:
         """Simulate the deployment of a report without division. Raises the errors of `run_simulation`."""
         whole = run_simulation(replace(report.options, disaggregate=None))
-        return cls(report.options, Figures.of(report), Figures.of(whole), dict(report.records.handed))
+        handed = dict(report.records.handed)
+        return cls(str(report.options.disaggregate), figures_of(report), figures_of(whole), handed)
 
     @property
     def verdict(self) -> str:
         """Say in a line whether the division pays: by requests within the limits, or by the slowest percent."""
-        divided, whole, parts = self.divided, self.whole, self.options.disaggregate
-        if divided.goodput is not None and whole.goodput is not None:
-            gain = divided.goodput / whole.goodput - 1 if whole.goodput else float(divided.goodput > 0)
-            within = (
-                f"{divided.goodput:.2f} instead of {whole.goodput:.2f} requests/s within the limits for the same price"
-            )
-            return f"{parts} {_says(gain > LEAST, gain < -LEAST)}: {within}"
-        first, token = (_change(divided.ttft_p99, whole.ttft_p99), _change(divided.tpot_p99, whole.tpot_p99))
-        price = _change(divided.usd_per_million or 0.0, whole.usd_per_million or 0.0)
-        changes = first, token, price
-        changed = f"p99 of TTFT {first:+.0%}, of TPOT {token:+.0%}, $ per output token {price:+.0%}"
-        return f"{parts} {_says(min(changes) < -LEAST, max(changes) > LEAST)}: {changed}"
+        good, before = self.divided.get("good_per_s"), self.whole.get("good_per_s")
+        if good is not None and before is not None:
+            says = "pays" if good > (1 + LEAST) * before else "does not pay"
+            what = f"{good:.2f} instead of {before:.2f} requests/s within the limits for the same price"
+        else:
+            names = {"p99 of TTFT": "ttft_p99_ms", "of TPOT": "tpot_p99_ms", "$ per output token": "usd_per_million"}
+            changes = {name: self.divided[key] / self.whole[key] - 1 for name, key in names.items() if self.whole[key]}
+            is_worse = max(changes.values(), default=0.0) > LEAST
+            pays = "pays for some and costs others" if is_worse else "pays"
+            says = pays if min(changes.values(), default=0.0) < -LEAST else "does not pay"
+            what = ", ".join(f"{name} {change:+.0%}" for name, change in changes.items())
+        return f"{self.disaggregate} {says}: {what}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the figures of both, the copies, and the verdict."""
-        layouts = {name: {key: getattr(each, key) for key in Figures.__slots__} for name, each in self._layouts}
-        return {
-            "disaggregate": str(self.options.disaggregate),
-            **layouts,
-            "handed": self.handed,
-            "verdict": self.verdict,
-        }
-
-    def table(self) -> Table:
-        """Return both layouts as rows."""
-        table = Table("layout", title=f"Divided and not ({self._copies})")
-        for column in ("TTFT p50 ms", "p99", "TPOT p50 ms", "p99", "ITL p99 ms", "$ / 1M output", "good /s"):
-            table.add_column(column, justify="right")
-        for name, each in self._layouts:
-            times = each.ttft_p50, each.ttft_p99, each.tpot_p50, each.tpot_p99, each.itl_p99
-            rest = ("-" if value is None else f"{value:,.2f}" for value in (each.usd_per_million, each.goodput))
-            table.add_row(name, *(f"{value:,.2f}" for value in times), *rest)
-        return table
-
-    @property
-    def _layouts(self) -> tuple[tuple[str, Figures], ...]:
-        return ("divided", self.divided), ("whole", self.whole)
-
-    @property
-    def _copies(self) -> str:
-        count = self.handed.get("requests", 0)
-        if not count:
-            return "nothing was handed over"
-        size, ms = self.handed["bytes"] / count / 1e6, self.handed["ns"] / count / 1e6
-        return f"{count:,} hand-overs of {size:,.1f} MB and {ms:,.2f} ms on average"
+    def show(self, console: Console) -> dict[str, Any]:
+        """Print both layouts and the verdict; return them as JSON."""
+        count = max(1, self.handed.get("requests", 0))
+        size, ms = self.handed.get("bytes", 0) / count / 1e6, self.handed.get("ns", 0) / count / 1e6
+        title = f"{self.handed.get('requests', 0):,} hand-overs of {size:,.1f} MB and {ms:,.2f} ms on average"
+        table = Table("layout", title=title)
+        for key in self.divided:
+            table.add_column(key.replace("_", " "), justify="right")
+        for layout, figures in (("divided", self.divided), ("whole", self.whole)):
+            table.add_row(layout, *(f"{value:,.2f}" for value in figures.values()))
+        console.print(table, self.verdict, crop=False)
+        return {"disaggregation": asdict(self) | {"verdict": self.verdict}}
 
 
-def _says(is_better: bool, is_worse: bool) -> str:
-    if is_better:
-        return "pays for some and costs others" if is_worse else "pays"
-    return "does not pay"
-
-
-def _change(value: float, before: float) -> float:
-    return value / before - 1 if before else 0.0
+def figures_of(report: SimulationReport) -> Figures:
+    """Return the figures of a layout; dollars are for a million output tokens, idle time included."""
+    ttft, tpot, itl = (report.spreads[name] for name in ("ttft", "tpot", "itl"))
+    times = {"ttft_p50": ttft.median, "ttft_p99": ttft.p99, "tpot_p50": tpot.median, "tpot_p99": tpot.p99}
+    usd = report.as_json()["usd_per_million_output_tokens_all_in"]
+    found = {f"{name}_ms": value for name, value in {**times, "itl_p99": itl.p99}.items()}
+    found |= {"usd_per_million": usd, "good_per_s": report.request_goodput}
+    return {name: value for name, value in found.items() if value is not None}

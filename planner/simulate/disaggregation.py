@@ -7,9 +7,7 @@ to the step that begins with them.
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
-from typing import Literal
 
-from ...server.config.disaggregation import Disaggregation
 from ...server.cost.links import HandOver
 from ...server.cost.model import CostModel
 from ...server.device.groups import instance_group
@@ -19,20 +17,18 @@ from .options import SimulationOptions
 from .routing import Balancer
 from .scheduled_engine import ScheduledEngine
 
-Between = Literal["engines", "instances"]
-
 
 class EnginePeer:
-    """Blocks or states that another engine has on its device. Implements neuronserve.server.kv_cache.stores.Peer."""
+    """What another engine has on its device. Implements neuronserve.server.kv_cache.stores.Peer."""
 
-    def __init__(self, engine: ScheduledEngine, kind: Literal["blocks", "states"]) -> None:
-        self._engine, self._kind = engine, kind
+    def __init__(self, engine: ScheduledEngine, has_states: bool) -> None:
+        """`has_states`: its states instead of its blocks."""
+        self._engine, self._has_states = engine, has_states
         self.transfers: dict[str, tuple[int, float]] = {}
 
     def copies(self) -> MutableMapping[bytes, int]:
         cache = self._engine.cache
-        pool = cache.pool if self._kind == "blocks" or cache.states is None else cache.states.pool
-        return pool.cached
+        return cache.states.pool.cached if self._has_states and cache.states is not None else cache.pool.cached
 
     def load(self, slot: int, blob: Blob, place: int) -> bool:  # noqa: ARG002 - nothing is computed
         return True
@@ -41,10 +37,8 @@ class EnginePeer:
 class Divided:
     """Implements Balancer. Prompts go to one of the first engines, their requests then to one of the others."""
 
-    def __init__(
-        self, prompts: Balancer, decodes: Balancer, engines: Sequence[ScheduledEngine], num_prefill: int
-    ) -> None:
-        self._prompts, self._decodes, self._engines, self._num_prefill = prompts, decodes, engines, num_prefill
+    def __init__(self, prompts: Balancer, decodes: Balancer, engines: Sequence[ScheduledEngine]) -> None:
+        self._prompts, self.decodes, self._engines = prompts, decodes, engines
 
     def open(self, number: int) -> None:
         self._of(number).open(number)
@@ -55,11 +49,7 @@ class Divided:
     def choose(self, index: int, now_ns: int) -> int:
         first = self._engines[0]
         is_first = first.is_divided(index) or first.num_output(index) == 1
-        return (self._prompts if is_first else self._decodes).choose(index, now_ns)
-
-    def choose_next(self, index: int, now_ns: int) -> int:
-        """Return the engine that continues request `index`, which has its first token."""
-        return self._decodes.choose(index, now_ns)
+        return (self._prompts if is_first else self.decodes).choose(index, now_ns)
 
     def refused(self, index: int) -> None:
         self._prompts.refused(index)
@@ -68,47 +58,32 @@ class Divided:
         self._of(number).loaded(number, num_open)
 
     def take_handed(self, number: int) -> list[int]:
-        """Remove and return the requests whose first token engine `number` has made, and which others continue."""
+        """Remove and return the requests whose first token engine `number` has made, for one of `decodes`."""
         handed, self._engines[number].handed = self._engines[number].handed, []
         return handed
 
     def _of(self, number: int) -> Balancer:
-        return self._prompts if number < self._num_prefill else self._decodes
+        return self._prompts if self._engines[number].hands_over else self.decodes
 
 
-def divide(engines: Sequence[ScheduledEngine], options: SimulationOptions, model: CostModel) -> int:
-    """Give the engines of all instances their parts; return the number of those that compute prompts.
+def divide(engines: Sequence[ScheduledEngine], options: SimulationOptions, model: CostModel) -> None:
+    """Give the engines of all instances their parts.
 
-    Raises DeviceError for instances without a link.
+    Raises SettingsError for a deployment that cannot be divided, DeviceError for instances without a link.
     """
-    divided = options.disaggregate
+    divided, dp = options.disaggregate, options.data_parallel_size
     assert divided is not None
-    is_near = between(options, divided) == "engines"
-    num_prefill = divided.num_prefill * (1 if is_near else options.data_parallel_size)
-    group = None if is_near else instance_group(options.device, divided.total)
-    price = HandOver.of(model, options.footprint.kv_block, group)
-    for number, engine in enumerate(engines):
-        engine.hands_over = number < num_prefill
-        if not engine.hands_over:
-            engine.copies = price
-            engine.peers = tuple(tuple(EnginePeer(each, kind) for each in engines[:num_prefill]) for kind in KINDS)
-    return num_prefill
-
-
-KINDS: tuple[Literal["blocks", "states"], ...] = ("blocks", "states")
-
-
-def between(options: SimulationOptions, divided: Disaggregation) -> Between:
-    """Return what is divided. Raises SettingsError for a deployment that cannot be."""
-    if not options.autoscaling.is_fixed:
-        raise SettingsError(f"disaggregate is {divided}: with autoscale {options.autoscaling.autoscale} it cannot be")
-    if not options.enable_prefix_caching:
-        raise SettingsError(f"disaggregate is {divided}: it needs enable_prefix_caching")
-    if options.replicas == divided.total:
-        return "instances"
-    if (options.replicas, options.data_parallel_size) != (1, divided.total):
+    if not options.autoscaling.is_fixed or not options.enable_prefix_caching:
+        raise SettingsError(f"disaggregate is {divided}: it needs enable_prefix_caching, and autoscale fixed")
+    if options.replicas not in {1, divided.total} or (options.replicas == 1 and dp != divided.total):
         raise SettingsError(
             f"disaggregate is {divided}: replicas must be {divided.total}, or 1 with data_parallel_size "
-            f"{divided.total}; they are {options.replicas} with {options.data_parallel_size}"
+            f"{divided.total}; they are {options.replicas} with {dp}"
         )
-    return "engines"
+    group = None if options.replicas == 1 else instance_group(options.device, divided.total)
+    first = divided.num_prefill * (1 if group is None else dp)
+    for engine in engines[:first]:
+        engine.hands_over = True
+    for engine in engines[first:]:
+        engine.copies = HandOver.of(model, options.footprint.kv_block, group)
+        engine.peers = tuple(tuple(EnginePeer(each, kind) for each in engines[:first]) for kind in (False, True))

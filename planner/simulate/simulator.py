@@ -60,7 +60,8 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
     fleet = _fleet(options, replica)
     balancer = _balancer(options, fleet, cache)
     if options.disaggregate is not None:
-        balancer = Divided(balancer, LeastLoaded(), fleet.engines, divide(fleet.engines, options, model))
+        divide(fleet.engines, options, model)
+        balancer = Divided(balancer, LeastLoaded(), fleet.engines)
     driver = Driver(fleet, options.workload, records, options.scheduler, cache, balancer)
     driver.request_ns = round(host.work.request_s * NS)
     driver.run(options.max_concurrency)
@@ -241,7 +242,7 @@ class Driver:
         """Give the requests whose first token an engine has made to others, which may become idle engines with work."""
         for index in balancer.take_handed(number):
             self._num_open += 1
-            self._give(balancer.choose_next(index, now_ns), index, now_ns, idle)
+            self._give(balancer.decodes.choose(index, now_ns), index, now_ns, idle)
 
     def _give(self, number: int, index: int, now_ns: int, idle: set[int]) -> None:
         engine = self._engines[number]
