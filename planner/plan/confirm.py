@@ -90,11 +90,9 @@ def divided(report: PlanReport, parts: Disaggregation) -> Comparison:
     requests = max(LEAST_REQUESTS, PER_SLOT * parts.total * row.batch)
     share = parts.total / (row.instances * row.dp)
     options = simulation_of(report, replace(row, instances=parts.total, dp=1), 0, share, requests)
-    strictest = {
-        f"{name}_ms": min((each.seconds * 1e3 for each in plan.limits if each.figure == name.upper()), default=None)
-        for name in ("ttft", "tpot")
-    }
-    options = replace(options, disaggregate=parts, slo=Slo(**strictest), usd_per_hour=options.hourly_usd / row.dp)
+    limits = sorted(plan.limits, key=lambda each: -each.seconds)  # of each figure, the least counts
+    slo = Slo(**{f"{each.figure.lower()}_ms": each.seconds * 1e3 for each in limits})
+    options = replace(options, disaggregate=parts, slo=slo, usd_per_hour=options.hourly_usd / row.dp)
     return Comparison.of(run_simulation(options))
 
 

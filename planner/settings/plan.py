@@ -132,9 +132,7 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
         False, description="compare the plan's means with a longer simulation of the first row"
     )
     disaggregate: str | None = Field(
-        None,
-        description="prefill:P,decode:D: simulate as many instances of the first row, divided into P that compute "
-        "prompts and D that decode, beside undivided ones",
+        None, description="prefill:P,decode:D: simulate instances of the first row divided so, and undivided"
     )
     gpus: CliToggleFlag[bool] = Field(False, description="print published GPU figures of models of this size")
     wide: CliToggleFlag[bool] = Field(

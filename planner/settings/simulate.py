@@ -52,8 +52,8 @@ class SimulateSettings(PlannerSettings):
     )
     disaggregate: str | None = Field(
         None,
-        description="prefill:P,decode:D: P instances compute prompts, and D others copy their KV and decode; the same "
-        "number that do both is simulated beside it; with that data_parallel_size, engines of one instance",
+        description="prefill:P,decode:D: P instances compute prompts, D copy their KV and decode, beside as many that "
+        "do both; with --data-parallel-size P + D, engines of one instance",
     )
     routing: Routing = Field("least-loaded", description="which engine gets a request")
     autoscale: AutoscalePolicy = Field(

@@ -28,7 +28,7 @@ class Comparison:
     def of(cls, report: SimulationReport) -> Comparison:
         """Simulate the deployment of a report without division. Raises the errors of `run_simulation`."""
         whole = run_simulation(replace(report.options, disaggregate=None))
-        handed = dict(report.records.handed)
+        handed = {name: report.records.handed[name] for name in ("requests", "bytes", "ns")}
         return cls(str(report.options.disaggregate), figures_of(report), figures_of(whole), handed)
 
     @property
@@ -36,22 +36,18 @@ class Comparison:
         """Say in a line whether the division pays: by requests within the limits, or by the slowest percent."""
         good, before = self.divided.get("good_per_s"), self.whole.get("good_per_s")
         if good is not None and before is not None:
-            says = "pays" if good > (1 + LEAST) * before else "does not pay"
-            what = f"{good:.2f} instead of {before:.2f} requests/s within the limits for the same price"
-        else:
-            names = {"p99 of TTFT": "ttft_p99_ms", "of TPOT": "tpot_p99_ms", "$ per output token": "usd_per_million"}
-            changes = {name: self.divided[key] / self.whole[key] - 1 for name, key in names.items() if self.whole[key]}
-            is_worse = max(changes.values(), default=0.0) > LEAST
-            pays = "pays for some and costs others" if is_worse else "pays"
-            says = pays if min(changes.values(), default=0.0) < -LEAST else "does not pay"
-            what = ", ".join(f"{name} {change:+.0%}" for name, change in changes.items())
-        return f"{self.disaggregate} {says}: {what}"
+            pays = "pays" if good > (1 + LEAST) * before else "does not pay"
+            return f"{self.disaggregate} {pays}: {good:.2f} instead of {before:.2f} requests/s within the limits"
+        names = {"p99 of TTFT": "ttft_p99_ms", "of TPOT": "tpot_p99_ms", "$ per output token": "usd_per_million"}
+        found = {name: self.divided[key] / self.whole[key] - 1 for name, key in names.items() if self.whole.get(key)}
+        pays = "pays for some and costs others" if max(found.values(), default=0.0) > LEAST else "pays"
+        pays = pays if min(found.values(), default=0.0) < -LEAST else "does not pay"
+        return f"{self.disaggregate} {pays}: {', '.join(f'{name} {each:+.0%}' for name, each in found.items())}"
 
     def show(self, console: Console) -> dict[str, Any]:
         """Print both layouts and the verdict; return them as JSON."""
-        count = max(1, self.handed.get("requests", 0))
-        size, ms = self.handed.get("bytes", 0) / count / 1e6, self.handed.get("ns", 0) / count / 1e6
-        title = f"{self.handed.get('requests', 0):,} hand-overs of {size:,.1f} MB and {ms:,.2f} ms on average"
+        size, ms = (self.handed[each] / max(1, self.handed["requests"]) / 1e6 for each in ("bytes", "ns"))
+        title = f"{self.handed['requests']:,} hand-overs of {size:,.1f} MB and {ms:,.2f} ms on average"
         table = Table("layout", title=title)
         for key in self.divided:
             table.add_column(key.replace("_", " "), justify="right")
@@ -63,9 +59,10 @@ class Comparison:
 
 def figures_of(report: SimulationReport) -> Figures:
     """Return the figures of a layout; dollars are for a million output tokens, idle time included."""
-    ttft, tpot, itl = (report.spreads[name] for name in ("ttft", "tpot", "itl"))
-    times = {"ttft_p50": ttft.median, "ttft_p99": ttft.p99, "tpot_p50": tpot.median, "tpot_p99": tpot.p99}
+    spreads = [(name, report.spreads[name]) for name in ("ttft", "tpot", "itl")]
+    found = {
+        f"{name}_{p}_ms": value for name, each in spreads for p, value in (("p50", each.median), ("p99", each.p99))
+    }
     usd = report.as_json()["usd_per_million_output_tokens_all_in"]
-    found = {f"{name}_ms": value for name, value in {**times, "itl_p99": itl.p99}.items()}
     found |= {"usd_per_million": usd, "good_per_s": report.request_goodput}
     return {name: value for name, value in found.items() if value is not None}

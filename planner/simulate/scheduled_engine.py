@@ -42,7 +42,6 @@ class ScheduledEngine:
         self.handed: list[int] = []
         self.copies = HandOver()  # price of blocks from `peers`
         self.peers: tuple[tuple[Peer, ...], ...] = ((), ())  # engines whose blocks and whose states this one copies
-        self._divided: set[int] = set()  # open requests that are handed over
         self.router: Router | None = None  # receives every token and every end, at the end of a step or a run
         self._pricer, self._workload, self._records = pricer, workload, records
         self._arrived: list[int] = []
@@ -66,8 +65,8 @@ class ScheduledEngine:
 
     def num_output(self, index: int) -> int:
         """Return the tokens that are generated for a request."""
-        workload = self._workload
-        return min(int(workload.output_len[index]), self._config.max_model_len - int(workload.input_len[index]))
+        left = self._config.max_model_len - int(self._workload.input_len[index])
+        return min(int(self._workload.output_len[index]), left)
 
     def is_divided(self, index: int) -> bool:
         """Return whether a request is handed over after its first token."""
@@ -154,8 +153,7 @@ class ScheduledEngine:
     def _note_end(self, event: TokenEvent) -> None:
         self.num_open -= 1
         index = -1 - self._tokens.pop(event.request_id).token_id
-        if index in self._divided:
-            self._divided.remove(index)
+        if self.hands_over and self.is_divided(index):
             self.handed.append(index)
         self._records.finish_ns[index], self._records.num_output[index] = self.end_ns, event.index + 1
         del self._last_ns[index]
@@ -191,10 +189,8 @@ class ScheduledEngine:
         if first_ns != NEVER:
             self._last_ns[index] = first_ns
             return replace(request, generated_token_ids=(-1 - index,), is_handed_over=True)
-        if self.hands_over and self.is_divided(index):
-            self._divided.add(index)
-            return replace(request, sampling=SamplingParams(1))
-        return request
+        is_first = self.hands_over and self.is_divided(index)
+        return replace(request, sampling=SamplingParams(1)) if is_first else request
 
     def _charge_decodes(self, decoding: list[int]) -> None:
         if decoding:
