@@ -83,14 +83,12 @@ def simulated(report: PlanReport, row: Candidate, seed: int = 0) -> Simulated:
 def divided(report: PlanReport, parts: Disaggregation) -> Comparison:
     """Serve the plan's workload on instances of the first row, divided and not, at the load that the row gives them.
 
-    One engine of each instance is simulated, with its share of the link and the price. Raises DeviceError for a row
-    that is not simulated or whose instances have no link, and the errors of `run_simulation`.
+    One engine of each instance is simulated, with its share of link and price. Raises the errors of `run_simulation`.
     """
-    row, plan = report.candidates[0], report.options
-    requests = max(LEAST_REQUESTS, PER_SLOT * parts.total * row.batch)
-    share = parts.total / (row.instances * row.dp)
+    row = report.candidates[0]
+    requests, share = max(LEAST_REQUESTS, PER_SLOT * parts.total * row.batch), parts.total / (row.instances * row.dp)
     options = simulation_of(report, replace(row, instances=parts.total, dp=1), 0, share, requests)
-    limits = sorted(plan.limits, key=lambda each: -each.seconds)  # of each figure, the least counts
+    limits = sorted(report.options.limits, key=lambda each: -each.seconds)  # of each figure, the least counts
     slo = Slo(**{f"{each.figure.lower()}_ms": each.seconds * 1e3 for each in limits})
     options = replace(options, disaggregate=parts, slo=slo, usd_per_hour=options.hourly_usd / row.dp)
     return Comparison.of(run_simulation(options))

@@ -1,7 +1,6 @@
 """Settings of `neuronserve simulate`."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
@@ -9,7 +8,7 @@ from pydantic_settings import CliPositionalArg
 from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
 from ...server.config.disaggregation import Disaggregation
 from ...server.config.formats import Quantization, SchedulingPolicy
-from ...server.settings.base import File, Implied, Numbers, slice_of
+from ...server.settings.base import File, Numbers, slice_of
 from ...server.workload.arrivals import Arrivals
 from ...server.workload.lengths import LengthRange, read_lengths
 from ...server.workload.slo import Slo
@@ -102,14 +101,6 @@ class SimulateSettings(PlannerSettings):
     tpot_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
     e2el_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
 
-    @classmethod
-    def implied(cls, given: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Implied]:
-        """Return the number of instances of a divided deployment too. Raises SettingsError."""
-        found, text = super().implied(given, variables), given.get("disaggregate")
-        total = 0 if text is None else Disaggregation.parse(str(text)).total
-        of_one = str(given.get("data_parallel_size")) == str(total)
-        return {**found, "replicas": Implied(total, "--disaggregate")} if total and not of_one else found
-
     @property
     def synthetic(self) -> SyntheticWorkload:
         """Return the distribution of requests that is used without a trace."""
@@ -139,6 +130,8 @@ class SimulateSettings(PlannerSettings):
     @property
     def options(self) -> SimulationOptions:
         """Return the simulator's options with the requests. Raises SettingsError for a workload without requests."""
+        divided = None if self.disaggregate is None else Disaggregation.parse(self.disaggregate)
+        is_implied = divided and "replicas" not in self.model_fields_set and self.data_parallel_size != divided.total
         return slice_of(
             SimulationOptions,
             self,
@@ -149,5 +142,6 @@ class SimulateSettings(PlannerSettings):
             decode_buckets=self.token_generation_buckets or None,
             slo=slice_of(Slo, self),
             autoscaling=slice_of(Autoscaling, self),
-            disaggregate=None if self.disaggregate is None else Disaggregation.parse(self.disaggregate),
+            disaggregate=divided,
+            replicas=divided.total if divided and is_implied else self.replicas,
         )

@@ -1,7 +1,6 @@
-"""Simulated engines of which the first compute prompts and first tokens, and the others copy their blocks and decode.
+"""Simulated engines of which the first compute prompts, and the others copy their blocks and decode.
 
-The rules are the server's (link/groups.py): short prompts and answers of one token are not divided. Copies are charged
-to the step that begins with them.
+The rules are the server's (link/groups.py): short prompts and answers of one token are not divided.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from .scheduled_engine import ScheduledEngine
 
 
 class EnginePeer:
-    """What another engine has on its device. Implements neuronserve.server.kv_cache.stores.Peer."""
+    """Blocks or states on another engine's device. Implements neuronserve.server.kv_cache.stores.Peer."""
 
     def __init__(self, engine: ScheduledEngine, has_states: bool) -> None:
-        """`has_states`: its states instead of its blocks."""
         self._engine, self._has_states = engine, has_states
         self.transfers: dict[str, tuple[int, float]] = {}
 
@@ -47,8 +45,7 @@ class Divided:
         self._of(number).close(number)
 
     def choose(self, index: int, now_ns: int) -> int:
-        first = self._engines[0]
-        is_first = first.is_divided(index) or first.num_output(index) == 1
+        is_first = self._engines[0].is_divided(index) or self._engines[0].num_output(index) == 1
         return (self._prompts if is_first else self.decodes).choose(index, now_ns)
 
     def refused(self, index: int) -> None:

@@ -174,7 +174,9 @@ class Driver:
                     if not num_open and self._fleet is not None:
                         self._fleet.emptied(number, now_ns)
                 if isinstance(self._balancer, Divided):
-                    self._hand_over(self._balancer, number, now_ns, idle)
+                    for index in self._balancer.take_handed(number):
+                        self._num_open += 1
+                        self._give(self._balancer.decodes.choose(index, now_ns), index, now_ns, idle)
         return idle
 
     def _scale(self, fleet: Fleet[Any], now_ns: int) -> set[int]:
@@ -237,12 +239,6 @@ class Driver:
             self._num_open -= 1
             return
         self._give(number, index, now_ns, idle)
-
-    def _hand_over(self, balancer: Divided, number: int, now_ns: int, idle: set[int]) -> None:
-        """Give the requests whose first token an engine has made to others, which may become idle engines with work."""
-        for index in balancer.take_handed(number):
-            self._num_open += 1
-            self._give(balancer.decodes.choose(index, now_ns), index, now_ns, idle)
 
     def _give(self, number: int, index: int, now_ns: int, idle: set[int]) -> None:
         engine = self._engines[number]
