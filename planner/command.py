@@ -62,8 +62,7 @@ def run_plan(
     check = check_plan(report) if view.check else ()
     if view.check:
         console.print(plan_table.render_check(check))
-    parts = view.disaggregate
-    apart = {} if parts is None else divided(report, Disaggregation.parse(parts)).show(console)
+    apart = {} if view.disaggregate is None else divided(report, Disaggregation.parse(view.disaggregate)).show(console)
     if view.gpus:
         _console(REPORT_WIDTH, view.wide).print(references.render(report))
     if picture is not None:

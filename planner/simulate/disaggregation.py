@@ -64,10 +64,7 @@ class Divided:
 
 
 def divide(engines: Sequence[ScheduledEngine], options: SimulationOptions, model: CostModel) -> None:
-    """Give the engines of all instances their parts.
-
-    Raises SettingsError for a deployment that cannot be divided, DeviceError for instances without a link.
-    """
+    """Give the engines their parts. Raises SettingsError if they cannot be divided, DeviceError without a link."""
     divided, dp = options.disaggregate, options.data_parallel_size
     assert divided is not None
     if not options.autoscaling.is_fixed or not options.enable_prefix_caching:

@@ -38,8 +38,7 @@ class ScheduledEngine:
         self.totals, self.end_ns = EngineTotals(), NEVER
         self.is_step_by_step = False  # plan and apply every step, also in a run of equal ones
         self.slo = NO_SLO  # objectives of all requests
-        self.hands_over = False  # divided requests end here with their first token, and are in `handed`
-        self.handed: list[int] = []
+        self.hands_over, self.handed = False, list[int]()  # divided requests end here with their first token
         self.copies = HandOver()  # price of blocks from `peers`
         self.peers: tuple[tuple[Peer, ...], ...] = ((), ())  # engines whose blocks and whose states this one copies
         self.router: Router | None = None  # receives every token and every end, at the end of a step or a run
