@@ -28,6 +28,7 @@ _HOST_FLOPS = 5e10  # assumed of a host before it has computed a prompt; a token
 _BLOCK_BYTES = 512  # unit of st_blocks
 _ALIGNMENT = 4096
 _MOST_SLOTS = 1 << 20  # of one file, so that looking for copies at the start takes no second
+_MOST_SHOWN = 1 << 14  # of one file that other engines read, so that a hand-over takes them few milliseconds
 _SUFFIX = ".kvtier"
 Files = tuple[tuple[str, int, int, int], ...]
 
@@ -143,7 +144,7 @@ class _Plan:
 
     def _shape(self, blobs: BlobBytes, most_bytes: float, begin: int) -> SlotShape | None:
         record = SlotShape(b"", 1, self.text_bytes, blobs.num_bytes).end
-        num_slots = min(int(most_bytes) // record, _MOST_SLOTS)
+        num_slots = min(int(most_bytes) // record, _MOST_SHOWN if len(self.kept) > 1 else _MOST_SLOTS)
         same = self.identity, self.num_kinds, self.text_bytes, blobs.num_bytes
         identity = sha256(repr(same).encode()).digest()[:16]
         return SlotShape(identity, num_slots, self.text_bytes, blobs.num_bytes, begin) if num_slots else None

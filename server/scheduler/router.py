@@ -108,9 +108,9 @@ class Router:
         return len(self._open)
 
     def place(self, request: Request, wanted: int | None = None, among: Sequence[int] = ()) -> int:
-        """Choose an engine for `request`, whose id must not be open, and count it there; `wanted` fixes the engine.
+        """Choose an engine for `request`, whose id must not be open, and count it there.
 
-        `among` are engines of which one is chosen while any is alive; () = all.
+        `wanted` fixes the engine; `among` are those of which one is chosen while any is alive, () = all.
 
         Raises EngineDead when that engine, or every engine, is dead.
         """
