@@ -199,8 +199,7 @@ class Router:
         `home` is the engine of the request's session, which is taken to have the whole prompt.
         """
         holders = self._holders.get(findable[0], set()) if findable else set()
-        among_all = {self._least_loaded()} | holders | ({home} if home is not None else set())
-        indices = some or sorted(among_all)
+        indices = some or sorted({self._least_loaded()} | holders | ({home} if home is not None else set()))
         views = [self._view(index, findable, num_tokens) for index in indices]
         if home in indices:
             at = indices.index(home)
