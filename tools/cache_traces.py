@@ -20,7 +20,8 @@ from neuronserve.server.config import CacheConfig
 from neuronserve.server.kv_cache.hashing import Blob, HashChain
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.kv_cache.sequence_blocks import SequenceBlocks
-from neuronserve.server.kv_cache.tiers import PrefillRate, Store, Tier, Tiers
+from neuronserve.server.kv_cache.stores import Store
+from neuronserve.server.kv_cache.tiers import PrefillRate, Tier, Tiers
 from neuronserve.server.workload.traces import read_trace
 
 Range = tuple[int, int]

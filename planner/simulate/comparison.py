@@ -63,6 +63,6 @@ def figures_of(report: SimulationReport) -> Figures:
     found = {
         f"{name}_{p}_ms": value for name, each in spreads for p, value in (("p50", each.median), ("p99", each.p99))
     }
-    usd = report.as_json()["usd_per_million_output_tokens_all_in"]
-    found |= {"usd_per_million": usd, "good_per_s": report.request_goodput}
-    return {name: value for name, value in found.items() if value is not None}
+    usd, good = report.as_json()["usd_per_million_output_tokens_all_in"], report.request_goodput
+    others = {"usd_per_million": usd, "good_per_s": good}
+    return found | {name: value for name, value in others.items() if value is not None}
