@@ -142,14 +142,6 @@ class Encoding(NamedTuple):
     request_id: str  # the request that is charged for it, which came first
 
 
-class Received(NamedTuple):
-    """KV blocks and states that a request's engine has copied from other engines."""
-
-    request_id: str
-    num_blocks: int
-    num_states: int
-
-
 class StepPlan(NamedTuple):
     """One step: the sequences to compute, and those preempted or admitted. Passes of encoders have their own steps."""
 
@@ -163,17 +155,11 @@ class StepPlan(NamedTuple):
     is_pooled: bool = False  # `prefill` has texts to encode, each whole
     follows: bool = False  # a request waited when the last step ended, though none was running
     encodings: tuple[Encoding, ...] = ()  # passes of the encoder; such a step has no sequences
-    received: tuple[Received, ...] = ()  # copied before the step, which is charged for it
+    received: tuple[tuple[str, int, int], ...] = ()  # ids, and the blocks and states copied from other engines for them
 
     @property
     def seqs(self) -> tuple[ScheduledSeq, ...]:
         return self.prefill + self.decode
-
-    @property
-    def prefill_ids(self) -> tuple[str, ...]:
-        """Ids of the requests of passes, copies and prompts, in the order in which they are charged."""
-        first = [each.request_id for each in self.encodings], [each.request_id for each in self.received]
-        return (*first[0], *first[1], *[each.request_id for each in self.prefill])
 
     @property
     def num_encoder_tokens(self) -> int:

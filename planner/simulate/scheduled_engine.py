@@ -173,11 +173,11 @@ class ScheduledEngine:
             prefill_ns = self._pricer.prefill_ns(seq.start, len(seq.token_ids))
             records.prefill_shares[int(seq.request_id)] += prefill_ns * SHARES
             total_ns += prefill_ns
-        for copy in plan.received:
-            cost = self.copies.cost(copy)
+        for request_id, *counts in plan.received:
+            cost = self.copies.cost(*counts)
             copy_ns = round(cost.elapsed_s * NS)
             records.handed.update(requests=1, bytes=round(cost.link_bytes), ns=copy_ns)
-            records.prefill_shares[int(copy.request_id)] += copy_ns * SHARES
+            records.prefill_shares[int(request_id)] += copy_ns * SHARES
             total_ns += copy_ns
         return total_ns
 

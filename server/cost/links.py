@@ -11,7 +11,6 @@ from typing import NamedTuple
 from ..device.chips import GB
 from ..device.groups import InstanceGroup
 from ..host.memory import GIB
-from ..types import Received
 from .model import CostModel, StepCost
 from .shape import state_bytes
 
@@ -64,8 +63,8 @@ class HandOver:
             return cls(*sizes, far_hop(model, between))
         return cls(*sizes, near_hop(model), max(1, tp // model.instance.chip.cores_per_chip))
 
-    def cost(self, copied: Received) -> StepCost:
+    def cost(self, num_blocks: int, num_states: int) -> StepCost:
         """Return the cost of a copy that waits for no other one."""
-        num_bytes = copied.num_blocks * self.block_bytes + copied.num_states * self.state_bytes
+        num_bytes = num_blocks * self.block_bytes + num_states * self.state_bytes
         seconds = self.hop.latency_s + num_bytes * self.hop.byte_s / self.lanes
         return StepCost(0.0, 0.0, num_bytes, 0.0, 0.0, 0.0, seconds, seconds, HAND_OVER_REASON)

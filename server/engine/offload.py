@@ -92,7 +92,11 @@ def require_hand_over(config: EngineConfig, found: Offload) -> None:
     """Raise SettingsError if requests are to be handed from engine to engine, and this one copies no blocks."""
     if config.data_parallel.num_prefill and found.blocks is None:
         room = f", or kept_kv_cache_gib {(config.most_kept_bytes or 0) / GIB:g} has no room for one"
-        why = "enable_prefix_caching is false" if not config.enable_prefix_caching else f"it has no KV blocks{room}"
+        why = (
+            "enable_prefix_caching is false"
+            if not config.enable_prefix_caching
+            else f"it keeps no whole KV blocks{room}"
+        )
         raise SettingsError(f"disaggregate: {config.model_path} cannot be handed from engine to engine: {why}")
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..config import CacheConfig
-from ..types import MediaItem, Received
+from ..types import MediaItem
 from .blocks import NULL_BLOCK, BlockPool
 from .events import CacheLog
 from .hashing import Blob, HashChain
@@ -246,10 +246,10 @@ class KVCacheManager:
         for tiers in self._tiers:
             tiers.ask_peers()
 
-    def take_received(self, request_id: str) -> list[Received]:
+    def take_received(self, request_id: str) -> list[tuple[str, int, int]]:
         """Return what other engines gave since the last call, all for this request; nothing if they gave nothing."""
         counts = [*[tiers.take_received() for tiers in self._tiers], 0, 0]
-        return [Received(request_id, counts[0], counts[1])] if any(counts) else []
+        return [(request_id, counts[0], counts[1])] if any(counts) else []
 
     @property
     def _tiers(self) -> list[Tiers]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..kv_cache.manager import KVCacheManager
 from ..kv_cache.state_slots import NO_STATE, StateSlots, placed
-from ..types import Received, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
+from ..types import ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
 
@@ -46,7 +46,7 @@ class StepDraft:
         self.drafts: Mapping[Sequence, tuple[int, ...]] = {}  # of sequences that decode, which have blocks for them
         self.preempted: list[str] = []
         self.admitted: list[str] = []
-        self.received: list[Received] = []
+        self.received: list[tuple[str, int, int]] = []
         self.received_time: float | None = None
 
     def admit(self, seq: Sequence) -> None:

@@ -11,14 +11,14 @@ from neuronserve.server.clock import NS
 from neuronserve.server.config.speculation import SpeculationConfig
 from neuronserve.server.cost.links import HandOver
 from neuronserve.server.cost.model import CostModel
-from neuronserve.server.cost.pricer import HostOfSteps, StepPricer
+from neuronserve.server.cost.pricer import HostOfSteps, StepPricer, prefill_ids
 from neuronserve.server.cost.shape import matrix_params
 from neuronserve.server.cost.speculation import SPECULATION_REASON
 from neuronserve.server.cost.stacks import STACK_NAMES, STACKS, HostWork, StackName
 from neuronserve.server.device.buckets import powers_of_two, smallest
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.device.groups import instance_group
-from neuronserve.server.types import Received, SamplingParams, ScheduledSeq, StepPlan
+from neuronserve.server.types import SamplingParams, ScheduledSeq, StepPlan
 from tests.cost.pricing import SMALL, small_pricer
 
 SLOTS, LONGEST = 8, 1024
@@ -193,12 +193,11 @@ def test_a_copy_is_charged_to_the_request_that_begins_with_it(step: StepPlan, nu
     pricer = small_pricer(SLOTS, LONGEST)
     pricer.hand_over = HandOver.of(COST, 4096)
     owner = step.seqs[0].request_id
-    received = Received(owner, num_blocks, num_states)
-    copied = step._replace(received=(received,))
+    copied = step._replace(received=((owner, num_blocks, num_states),))
     before, after = PRICER.charge(step), pricer.charge(copied)
-    copy_ns = round(pricer.hand_over.cost(received).elapsed_s * NS)
+    copy_ns = round(pricer.hand_over.cost(num_blocks, num_states).elapsed_s * NS)
     assert after.ns - before.ns == copy_ns == sum(after.shares_ns) - sum(before.shares_ns)
-    assert dict(zip(copied.prefill_ids, after.shares_ns, strict=False))[owner] == (
+    assert dict(zip(prefill_ids(copied), after.shares_ns, strict=False))[owner] == (
         copy_ns if owner.startswith("d") else after.shares_ns[1]
     )
     assert owner in after.extrapolated_ids(copied)
@@ -216,12 +215,12 @@ def test_copies_take_their_share_of_the_link(name: str, tp: int, num_instances: 
     on = instance(name)
     model = CostModel.of(SMALL, on, tp)
     group = None if num_instances == 1 else instance_group(on, num_instances)
-    cost = HandOver.of(model, 1_000_000, group).cost(Received("a", 10, 0))
+    cost = HandOver.of(model, 1_000_000, group).cost(10, 0)
     assert cost.link_bytes == tp * 10_000_000
     assert cost.elapsed_s == pytest.approx(1.5e-6 + tp * 0.01 / gb_s, rel=1e-6)
 
 
 def test_within_a_chip_copies_move_in_its_memory() -> None:
     chip = instance("inf2.xlarge").chip
-    seconds = HandOver.of(COST, 1_000_000).cost(Received("a", 100, 0)).elapsed_s
+    seconds = HandOver.of(COST, 1_000_000).cost(100, 0).elapsed_s
     assert 0.1 / chip.bandwidth_gb_s <= seconds < 2 * 0.1 / chip.bandwidth_gb_s
