@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from neuronserve.server.api.http.origin import DEVICE_USAGE_HEADER
 from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, run_command, running_server
 from tests.api.telemetry.scraping import scrape
@@ -91,9 +92,9 @@ def test_the_default_model_gives_the_tokens_of_one_engine(real_server: Server, k
     with running_server(DEFAULT_MODEL, *options, program="neuronserve") as three:
         assert answers(three.url, bodies) == expected
         seen = scrape(three.url)
-        usage = httpx.post(three.url + TEXT, json=bodies[0]).json()["usage"]["neuronserve"]
+        asked = httpx.post(three.url + TEXT, json=bodies[0], headers={DEVICE_USAGE_HEADER: "1"})
     assert seen.value("neuronserve:handed_over_prompt_tokens_total", kind="copied") > 6 * BLOCK
-    assert usage["device_seconds"] > 0
+    assert asked.json()["usage"]["neuronserve"]["device_seconds"] > 0
 
 
 SLOW = ("--device", "slow:0.02", "--max-num-batched-tokens", "64", "--max-num-seqs", "16")
