@@ -92,7 +92,7 @@ def test_the_default_model_gives_the_tokens_of_one_engine(real_server: Server, k
     with running_server(DEFAULT_MODEL, *options, program="neuronserve") as three:
         assert answers(three.url, bodies) == expected
         seen = scrape(three.url)
-        asked = httpx.post(three.url + TEXT, json=bodies[0], headers={DEVICE_USAGE_HEADER: "1"})
+        asked = httpx.post(three.url + TEXT, json=bodies[0], headers={DEVICE_USAGE_HEADER: "true"})
     assert seen.value("neuronserve:handed_over_prompt_tokens_total", kind="copied") > 6 * BLOCK
     assert asked.json()["usage"]["neuronserve"]["device_seconds"] > 0
 
