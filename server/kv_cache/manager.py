@@ -75,8 +75,12 @@ class KVCacheManager:
         """Share of the usable blocks that are held, 0 to 1."""
         return 1 - self.pool.num_free / (self.pool.num_blocks - 1)
 
-    def open(self, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = ()) -> SequenceBlocks:
+    def open(
+        self, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = (), is_begun: bool = False
+    ) -> SequenceBlocks:
         """Return empty tables for a new sequence; they cost nothing until blocks are allocated. See HashChain."""
+        for tiers in self._tiers if is_begun else ():  # another engine may have its blocks
+            tiers.ask_peers()
         return SequenceBlocks(HashChain(self._block_size, cache_salt, lora, media), self.num_groups)
 
     def lookup(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> Prefix:
@@ -240,11 +244,6 @@ class KVCacheManager:
         self.prefix_queries += num_tokens
         self.prefix_hits += min(num_found, prefix.num_own * size)
         self.num_loaded_tokens += num_found - min(num_found, prefix.num_own * size)
-
-    def ask_peers(self) -> None:
-        """Find the copies that other engines have now."""
-        for tiers in self._tiers:
-            tiers.ask_peers()
 
     def take_received(self, request_id: str) -> list[tuple[str, int, int]]:
         """Return what other engines gave since the last call, all for this request; nothing if they gave nothing."""

@@ -100,13 +100,11 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
             raise ValueError(f"request {request.request_id} is open already")
-        blocks = self._cache.open(request.cache_salt, request.lora, request.media)
+        blocks = self._cache.open(request.cache_salt, request.lora, request.media, bool(request.generated_token_ids))
         order = self._service.order(request, self._size.rates.prompt_token_s)
         whole = request.media if self._config.has_whole_pictures else ()
         seq = self._open[request.request_id] = Sequence(request, blocks, order, encoded, whole)
         self._waiting.add(seq)
-        if request.generated_token_ids:
-            self._cache.ask_peers()
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
         """End a request; return None when it is unknown or has ended. Steps in flight still compute its tokens."""
