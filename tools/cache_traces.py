@@ -19,7 +19,8 @@ from neuronserve.planner.simulate.scheduled_engine import no_copy, request_of
 from neuronserve.server.config import CacheConfig
 from neuronserve.server.kv_cache.hashing import Blob, HashChain
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.kv_cache.tiers import PrefillRate, Store, Tier, Tiers
+from neuronserve.server.kv_cache.stores import Store
+from neuronserve.server.kv_cache.tiers import PrefillRate, Tier, Tiers
 from neuronserve.server.workload.traces import read_trace
 
 Range = tuple[int, int]

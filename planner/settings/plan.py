@@ -70,7 +70,7 @@ class DeploymentSettings(CatalogSettings):
 DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
     *("output_tokens", "tpot_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
     *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "grid_g_per_kwh"),
-    *("check", "gpus", "picture", "emit", "emit_row"),
+    *("check", "disaggregate", "gpus", "picture", "emit", "emit_row"),
     *sorted(DeploymentSettings.model_fields.keys() - CatalogSettings.model_fields.keys()),
 )
 
@@ -130,6 +130,9 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
     )
     check: CliToggleFlag[bool] = Field(
         False, description="compare the plan's means with a longer simulation of the first row"
+    )
+    disaggregate: str | None = Field(
+        None, description="prefill:P,decode:D: simulate instances of the first row divided so, and undivided"
     )
     gpus: CliToggleFlag[bool] = Field(False, description="print published GPU figures of models of this size")
     wide: CliToggleFlag[bool] = Field(

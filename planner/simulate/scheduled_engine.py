@@ -6,13 +6,17 @@ the scheduler knows to be equal are taken in one run, which changes no record.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 
 from ...server.clock import NS
 from ...server.config import CacheConfig, SchedulerConfig
+from ...server.cost.links import HandOver
 from ...server.cost.pricer import StepPricer
 from ...server.kv_cache.manager import KVCacheManager
+from ...server.kv_cache.stores import Peer
+from ...server.kv_cache.tiers import PrefillRate, Tiers
 from ...server.scheduler.decode_run import RunScheduler
 from ...server.scheduler.router import Router
 from ...server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
@@ -38,6 +42,9 @@ class ScheduledEngine:
         self.totals, self.end_ns = EngineTotals(), NEVER
         self.is_step_by_step = False  # plan and apply every step, also in a run of equal ones
         self.slo = NO_SLO  # objectives of all requests
+        self.hands_over, self.handed = False, list[int]()  # divided requests end here with their first token
+        self.copies = HandOver()  # price of blocks from `peers`
+        self.peers: tuple[tuple[Peer, ...], ...] = ((), ())  # engines whose blocks and whose states this one copies
         self.router: Router | None = None  # receives every token and every end, at the end of a step or a run
         self._pricer, self._workload, self._records = pricer, workload, records
         self._arrived: list[int] = []
@@ -51,7 +58,22 @@ class ScheduledEngine:
     @cached_property
     def scheduler(self) -> RunScheduler:
         """Scheduler, made with the first request: thousands of engines may never get one."""
-        return RunScheduler(self._config, KVCacheManager(self._cache, copy=no_copy))
+        return RunScheduler(self._config, self.cache)
+
+    @cached_property
+    def cache(self) -> KVCacheManager:
+        """Books of the blocks."""
+        blocks, states = (Tiers((), PrefillRate(), peers=each) if each else None for each in self.peers)
+        return KVCacheManager(self._cache, blocks, states, no_copy)
+
+    def num_output(self, index: int) -> int:
+        """Return the tokens that are generated for a request."""
+        left = self._config.max_model_len - int(self._workload.input_len[index])
+        return min(int(self._workload.output_len[index]), left)
+
+    def is_divided(self, index: int) -> bool:
+        """Return whether a request is handed over after its first token."""
+        return int(self._workload.input_len[index]) >= self._cache.block_size and self.num_output(index) > 1
 
     def num_tokens_unreported(self, now_ns: int) -> int:
         """Return the tokens that the current run has made by `now_ns`, before its end."""
@@ -68,7 +90,7 @@ class ScheduledEngine:
 
     def plan(self, now_ns: int) -> None:
         for index in self._arrived:
-            request = request_of(self._workload, index, self._config.max_model_len, self.slo)
+            request = self._request(index)
             self._tokens[request.request_id] = SampledToken(-1 - index)
             self.scheduler.add(request)
         self._arrived.clear()
@@ -77,7 +99,8 @@ class ScheduledEngine:
         self._plan = plan = self.scheduler.schedule(now_ns / NS)
         assert not plan.is_empty, "every request was found to fit before it was added"
         for request_id in plan.admitted:
-            self._records.scheduled_ns[int(request_id)] = now_ns
+            if self._records.scheduled_ns[int(request_id)] == NEVER:
+                self._records.scheduled_ns[int(request_id)] = now_ns
         self.totals.num_preemptions += len(plan.preempted)
         context = max((seq.start for seq in plan.decode), default=-1) + 1
         self._decode_ns = self._pricer.decode_ns(context, len(plan.decode)) if context else 0
@@ -133,6 +156,8 @@ class ScheduledEngine:
     def _note_end(self, event: TokenEvent) -> None:
         self.num_open -= 1
         index = -1 - self._tokens.pop(event.request_id).token_id
+        if self.hands_over and self.is_divided(index):
+            self.handed.append(index)
         self._records.finish_ns[index], self._records.num_output[index] = self.end_ns, event.index + 1
         del self._last_ns[index]
         if self.router is not None:
@@ -140,19 +165,35 @@ class ScheduledEngine:
 
     def _count_repeats(self, plan: StepPlan, context: int) -> int:
         """Return how many equally long steps like `plan` follow it if no request arrives."""
-        if self.is_step_by_step:
+        if self.is_step_by_step or plan.received:
             return 0
         count = self.scheduler.count_repeats(plan)
         return min(count, self._pricer.decode_bucket(context) - context) if count else 0
 
     def _charge_prompts(self, plan: StepPlan) -> int:
-        """Return the nanoseconds of the step's prompts, which run one by one. Their tokens come at its end."""
+        """Return the nanoseconds of the step's prompts, which run one by one, and of copies before them."""
         records, total_ns = self._records, 0
         for seq in plan.prefill:
             prefill_ns = self._pricer.prefill_ns(seq.start, len(seq.token_ids))
             records.prefill_shares[int(seq.request_id)] += prefill_ns * SHARES
             total_ns += prefill_ns
+        for request_id, *counts in plan.received:
+            cost = self.copies.cost(*counts)
+            copy_ns = round(cost.elapsed_s * NS)
+            records.handed.update(requests=1, bytes=round(cost.link_bytes), ns=copy_ns)
+            records.prefill_shares[int(request_id)] += copy_ns * SHARES
+            total_ns += copy_ns
         return total_ns
+
+    def _request(self, index: int) -> Request:
+        """Return request `index`: its rest if it has a first token, its beginning if another engine is to go on."""
+        request = request_of(self._workload, index, self._config.max_model_len, self.slo)
+        first_ns = self._records.first_token_ns[index]
+        if first_ns != NEVER:
+            self._last_ns[index] = first_ns
+            return replace(request, generated_token_ids=(-1 - index,), is_handed_over=True)
+        is_first = self.hands_over and self.is_divided(index)
+        return replace(request, sampling=SamplingParams(1)) if is_first else request
 
     def _charge_decodes(self, decoding: list[int]) -> None:
         if decoding:

@@ -17,6 +17,7 @@ from ..device.buckets import smallest
 from ..types import StepPlan
 from .bucket_edges import PromptGraphs
 from .calibration import Calibration
+from .links import HandOver
 from .model import CostModel, StepCost
 from .speculation import SPECULATION_REASON
 from .stacks import HostWork, Stack
@@ -26,7 +27,7 @@ PREFIX_REASON = "prefill behind a cached or earlier part of the prompt is priced
 
 
 class GraphRun(NamedTuple):
-    """One launch of a compiled graph: the prefill of one prompt, or the decode of all slots."""
+    """One launch of a compiled graph: the prefill of one prompt, or the decode of all slots. A copy has bucket 0."""
 
     ns: int
     bucket: int  # positions
@@ -35,10 +36,16 @@ class GraphRun(NamedTuple):
     cost: StepCost
 
 
+def prefill_ids(plan: StepPlan) -> tuple[str, ...]:
+    """Return the ids of the requests of passes, copies and prompts, in the order in which they are charged."""
+    copies, prompts = [each[0] for each in plan.received], [each.request_id for each in plan.prefill]
+    return (*[each.request_id for each in plan.encodings], *copies, *prompts)
+
+
 class StepCharge(NamedTuple):
     """Device time of one step plan."""
 
-    prefills: tuple[GraphRun, ...]  # of plan.prefill_ids, in the order in which they run
+    prefills: tuple[GraphRun, ...]  # of `prefill_ids`, in the order in which they run
     decode: GraphRun | None  # of all of plan.decode together, after the prefills
 
     @property
@@ -60,7 +67,7 @@ class StepCharge(NamedTuple):
 
     @property
     def shares_ns(self) -> tuple[int, ...]:
-        """Nanoseconds of each of plan.prefill_ids and plan.decode; their sum is `ns`.
+        """Nanoseconds of each of `prefill_ids` and plan.decode; their sum is `ns`.
 
         A prompt is charged its own graph. A decode is split evenly, padding included, because the graph does the same
         work for every slot at any context; the first sequences take the remaining nanoseconds.
@@ -73,7 +80,7 @@ class StepCharge(NamedTuple):
 
     def extrapolated_ids(self, plan: StepPlan) -> frozenset[str]:
         """Return the ids of this `plan`'s requests whose share no measurement supports."""
-        prompts = zip(plan.prefill_ids, self.prefills, strict=True)
+        prompts = zip(prefill_ids(plan), self.prefills, strict=True)
         ids = [request_id for request_id, run in prompts if run.cost.is_extrapolated]
         if self.decode is not None and self.decode.cost.is_extrapolated:
             ids += [seq.request_id for seq in plan.decode]
@@ -172,6 +179,12 @@ class StepPricer:
         self._decodes: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
         self.extrapolated: dict[str, None] = {}
         self.encode: Callable[[int], GraphRun] | None = None  # pass of an encoder beside the model, by its positions
+        self.hand_over = HandOver()  # copies from other engines
+
+    def price_copies(self, block_bytes: int) -> None:
+        """Price copies from other engines of the instance; `block_bytes` are those of a block on one core."""
+        if isinstance(self._model, CostModel):  # a pipeline hands nothing over
+            self.hand_over = HandOver.of(self._model, block_bytes)
 
     def charge(self, plan: StepPlan) -> StepCharge:
         if plan.encodings:
@@ -182,6 +195,8 @@ class StepPricer:
         prefills = tuple(
             self._prefill_run(seq.start, len(seq.token_ids), bool(seq.prompt_targets)) for seq in plan.prefill
         )
+        copies = (self._priced(self.hand_over.cost(*each[1:])) for each in plan.received)
+        prefills = (*(GraphRun(ns, 0, 0, 0, cost) for ns, cost in copies), *prefills)
         if not plan.decode:
             return StepCharge(prefills, None)
         context = max(seq.start + len(seq.token_ids) for seq in plan.decode)

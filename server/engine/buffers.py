@@ -34,6 +34,7 @@ from .state_buffers import StateBuffers
 # percent of the time that they may save: a byte is copied in half a nanosecond.
 LEAST_OPERATIONS = 10_000
 KEPT_BYTES = 256 << 20
+HANDED_BYTES = 1 << 30  # where requests are handed over; only what is used takes memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,12 @@ class KVPool:
 
 
 def most_kept(config: EngineConfig, num_params: int, block_bytes: int) -> int:
-    """Return the bytes of KV block copies that an engine keeps for its successor: configured, or by their worth."""
+    """Return the bytes of KV block copies that an engine keeps for its successor or for the engines that it hands
+    requests to: configured, or by their worth."""
     if config.most_kept_bytes is not None:
         return config.most_kept_bytes
+    if config.data_parallel.num_prefill:
+        return HANDED_BYTES
     return KEPT_BYTES if 2 * num_params * config.block_size >= LEAST_OPERATIONS * block_bytes else 0
 
 

@@ -49,7 +49,8 @@ class MeteredRunner:
             result = pending()
             late_ns = self._end(due_ns)
             self._meter.add(plan, charge)
-            if self._is_paced and (edge := self._prompts.add(run.num_tokens for run in charge.prefills)) is not None:
+            lengths = (run.num_tokens for run in charge.prefills)  # 0 of a copy from another engine
+            if self._is_paced and (edge := self._prompts.add(filter(None, lengths))) is not None:
                 log.warning("%s", edge)
             return result._replace(device=_report(charge, idle_ns, lag_ns, late_ns))
 

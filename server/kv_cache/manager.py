@@ -84,8 +84,12 @@ class KVCacheManager:
         """Share of the usable blocks that are held, 0 to 1."""
         return 1 - self.pool.num_free / (self.pool.num_blocks - 1)
 
-    def open(self, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = ()) -> SequenceBlocks:
+    def open(
+        self, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = (), is_begun: bool = False
+    ) -> SequenceBlocks:
         """Return empty tables for a new sequence; they cost nothing until blocks are allocated. See HashChain."""
+        for tiers in self._tiers if is_begun else ():  # another engine may have its blocks
+            tiers.ask_peers()
         return SequenceBlocks(HashChain(self._block_size, cache_salt, lora, media), self.num_groups)
 
     def lookup(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> Prefix:
@@ -266,12 +270,22 @@ class KVCacheManager:
         self.prefix_hits += num_found - num_loaded
         self.num_loaded_tokens += num_loaded
 
+    def take_received(self, request_id: str) -> list[tuple[str, int, int]]:
+        """Return what other engines gave since the last call, all for this request; nothing if they gave nothing."""
+        counts = [*[tiers.take_received() for tiers in self._tiers], 0, 0]
+        return [(request_id, counts[0], counts[1])] if any(counts) else []
+
+    @property
+    def _tiers(self) -> list[Tiers]:
+        """Tiers of blocks, and of states where layers keep one."""
+        pools = [self.pool, *([] if self.states is None else [self.states.pool])]
+        return [pool.tiers for pool in pools if pool.tiers is not None]
+
     def tier_report(self) -> tuple[float, int, dict[str, tuple[int, float]]] | None:
         """Return the share of the first tier in use, and since the start loaded tokens, and bytes and seconds of copies
         by direction. Returns None without tiers.
         """
-        states = None if self.states is None else self.states.pool.tiers
-        tiers = [each for each in (self.pool.tiers, states) if each is not None]
+        tiers = self._tiers
         return (tiers[0].usage, self.num_loaded_tokens, sum_transfers(tiers)) if tiers else None
 
     def reset_prefix_cache(self) -> None:

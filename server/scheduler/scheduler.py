@@ -100,7 +100,7 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
             raise ValueError(f"request {request.request_id} is open already")
-        blocks = self._cache.open(request.cache_salt, request.lora, request.media)
+        blocks = self._cache.open(request.cache_salt, request.lora, request.media, bool(request.generated_token_ids))
         order = self._service.order(request, self._size.rates.prompt_token_s)
         whole = request.media if self._config.has_whole_pictures else ()
         seq = self._open[request.request_id] = Sequence(request, blocks, order, encoded, whole)
@@ -228,6 +228,7 @@ class Scheduler:
                 return
             is_new = not seq.was_admitted
             if self._fits(seq):
+                step.received += self._cache.take_received(seq.request.request_id)
                 self._waiting.remove(seq)
                 self._running.add(seq)
                 seq.is_running = True

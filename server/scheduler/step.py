@@ -23,6 +23,7 @@ class StepDraft:
         "max_prompts",
         "preempted",
         "prefill",
+        "received",
         "received_time",
         "room",
         "states",
@@ -52,6 +53,7 @@ class StepDraft:
         self.preempted: list[str] = []
         self.lacks_blocks = False  # a sequence was preempted for the blocks of another
         self.admitted: list[str] = []
+        self.received: list[tuple[str, int, int]] = []
         self.received_time: float | None = None
 
     def admit(self, seq: Sequence) -> None:
@@ -143,6 +145,7 @@ class StepDraft:
             tuple(self.admitted),
             self.time,
             self.received_time,
+            received=tuple(self.received),
         )
 
 

@@ -150,6 +150,33 @@ def test_a_successor_goes_on_bit_by_bit_with_what_is_kept(engine: LoadedEngine) 
     rest = run_all(Scheduler(LIMITS, second.cache), engine.runner, [resumed])
     assert given + rest.tokens["a"] == expected
     assert second.num_loaded >= 96
+@pytest.mark.parametrize("num_prompt", [100, 96], ids=["part", "whole"])
+def test_an_engine_goes_on_with_the_blocks_of_another_bit_by_bit(engine: LoadedEngine, num_prompt: int) -> None:
+    states = engine.placement.buffers.states
+    kinds = PoolBlobs.of(engine.placement.kv), None if states is None else PoolBlobs.states(states)
+    files, asked = [SharedFile("test", 0) for _ in range(2)], config(most_kept_bytes=GIB)
+    prompt, sampling = PROMPT[:num_prompt], SamplingParams(24, ignore_eos=True)
+
+    def run(request: Request, own: int) -> tuple[list[int], KVCacheManager]:
+        tiers = offload(files[own], kinds, asked, engine.info, (), [files[1 - own]])
+        cache = KVCacheManager(engine.cache, tiers.blocks, tiers.states)
+        scheduler = Scheduler(LIMITS, cache)
+        tokens = run_all(scheduler, engine.runner, [request]).tokens[request.request_id]
+        assert scheduler.audit() == []
+        return tokens, cache
+
+    whole, _ = run(Request("a", prompt, sampling, 0.0), 0)
+    for shard in engine.placement.kv.shards:
+        shard.bytes[:] = 0x55  # so that only the copies are right
+    files[1].clear()
+    rest = replace(Request("b", prompt, sampling, 0.0), generated_token_ids=(whole[0],), is_handed_over=True)
+    tokens, cache = run(rest, 1)
+    assert [whole[0], *tokens] == whole
+    # The last snapshot of a state is before the prompt's last token.
+    assert cache.num_loaded_tokens == (96 if states is None else (num_prompt - 1) // 16 * 16)
+    report = cache.tier_report()
+    assert report is not None
+    assert report[2]["PEER_to_GPU"][0] >= 5 * kinds[0].num_bytes
 
 
 CACHE = CacheConfig(num_blocks=24, block_size=16)

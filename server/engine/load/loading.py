@@ -187,10 +187,10 @@ class ModelLoading:
         size, seconds = num_params(self._whole) / 1e6, time.perf_counter() - begin
         threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
         self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
-        pricer, pooling = (
-            step_pricer(self._config, self._whole, self._model.formats, self._stack, self._compiled, self._max_rank),
-            None if beside is None else beside.facts,
-        )
+        priced = self._whole, self._model.formats, self._stack, self._compiled, self._max_rank
+        pricer = step_pricer(self._config, *priced)
+        pricer.price_copies(self._footprint.kv_block)
+        pooling = None if beside is None else beside.facts
         longest = self._compiled.longest_chunk
         info = with_stages(self._info(placement.cache, placed.ledger, placement.cores, pricer), others)
         return LoadedEngine(

@@ -65,7 +65,6 @@ class RemoteEngines(Engines):
         self._socket = connection
         self._wire = Wire(TO_WORKER, self._take, self._end)
         self.clients: tuple[RemoteEngine, ...] = (RemoteEngine(),)
-        self.infos: Sequence[EngineInfo] = ()  # of each engine, once `start` has returned
         self._opened: asyncio.Future[Sequence[EngineInfo]] | None = None
         self._streams: dict[str, TokenStream] = {}  # of each open sequence
         self._num_elsewhere = 0
