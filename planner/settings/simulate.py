@@ -8,6 +8,8 @@ from pydantic_settings import CliPositionalArg
 from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
 from ...server.config.formats import Quantization, SchedulingPolicy
 from ...server.settings.base import File, Numbers, slice_of
+from ...server.settings.model import Json
+from ...server.settings.speculation import read_speculation
 from ...server.workload.arrivals import Arrivals
 from ...server.workload.lengths import LengthRange, read_lengths
 from ...server.workload.slo import Slo
@@ -47,6 +49,9 @@ class SimulateSettings(PlannerSettings):
     )
     step_time_target_ms: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
         None, description="milliseconds of a step that mixes prompts and decodes (default: none)"
+    )
+    speculative_config: Json = Field(
+        None, description="as serve has it, with synthetic_acceptance_length: mean tokens of a step with drafts"
     )
     routing: Routing = Field("least-loaded", description="which engine gets a request")
     autoscale: AutoscalePolicy = Field(
@@ -132,6 +137,7 @@ class SimulateSettings(PlannerSettings):
             workload=self.workload,
             prefill_buckets=self.context_encoding_buckets or None,
             decode_buckets=self.token_generation_buckets or None,
+            speculation=read_speculation(self.speculative_config),
             slo=slice_of(Slo, self),
             autoscaling=slice_of(Autoscaling, self),
         )
