@@ -79,7 +79,7 @@ def test_two_prompts_follow_each_other_and_never_share_a_charge_with_decode() ->
     assert max(report.records.gaps) / 1e6 == pytest.approx(decode_ms, abs=1e-5)
 
 
-@pytest.mark.parametrize("length", [1.5, 3.0])
+@pytest.mark.parametrize("length", [2.5, 4.0])
 def test_drafts_bring_the_tokens_that_a_plan_expects_of_a_step_that_verifies_them(length: float) -> None:
     drafts = SpeculationConfig("ngram", 4, synthetic_acceptance_length=length)
     options = replace(BASE, workload=workload((0.0, 100, 900)), speculation=drafts)

@@ -26,7 +26,7 @@ _MOST_FREE, _MOST_IDLE = 3, 7  # idle drafts without a pause, and at the longest
 _LEAST_CHANCE = 0.1  # of a draft that is verified
 _TRUSTS = 0.1  # weight of the newest step with drafts, to what was expected of it
 _FORGIVES = 1 / 32  # of the distance to 1, with each step without drafts that is seen
-_LEAST_GAIN = 1.04  # expected tokens a second of a step with drafts, to those of one without: estimates err
+_LEAST_GAIN = 1.08  # expected tokens a second of a step with drafts, to those of one without: estimates err
 _REMEMBERED = 16  # steps until what follows from costs is computed again
 _LOOKAHEAD = 6  # drafts without gain after which no more are considered: kernels compute rows by tiles
 
@@ -44,7 +44,9 @@ class StepCosts:
         self._rows: list[int] = []  # numbers of rows that were seen, ascending
         self._factors: list[float] = []  # of each: by how much its steps were longer than expected
         self._counts: list[int] = []  # of each: how often it followed another
-        self._least: dict[int, float] = {}  # results of `least_chance`, until `_num_seen` is a multiple of _REMEMBERED
+        # Results of `least_chance` and `of_late`, until `_num_seen` is a multiple of _REMEMBERED.
+        self._least: dict[int, float] = {}
+        self._late: dict[int, float] = {}
         self._num_seen = 0
         self.trust = 1.0  # tokens a second of steps with drafts, to those that were expected of them
 
@@ -55,6 +57,7 @@ class StepCosts:
         self._num_seen += 1
         if self._num_seen % _REMEMBERED == 0:
             self._least.clear()
+            self._late.clear()
         if rows > _EXACT:
             rows = -(-rows // _COARSE) * _COARSE
         at = bisect(self._rows, rows) - 1
@@ -89,6 +92,12 @@ class StepCosts:
             shares = [rows * (self.of(rows + count) / alone - 1) / count for count in range(1, _EXACT)]
             self._least[rows] = max(_LEAST_CHANCE, min(shares))
         return self._least[rows]
+
+    def of_late(self, rows: int) -> float:
+        """Return the relative cost of a step of `rows` rows, as of a few steps ago."""
+        if rows not in self._late:
+            self._late[rows] = self.of(rows)
+        return self._late[rows]
 
     def of(self, rows: int) -> float:
         """Return the relative cost of a step of `rows` rows."""
@@ -174,12 +183,12 @@ def best_depths(drafts: list[tuple[Record, int]], num_rows: int, most: int, cost
     The step has `num_rows` rows, one for each sequence that decodes, and room for `most` drafts.
     """
     chances = [zip(record.chances(count), repeat(i)) for i, (record, count) in enumerate(drafts)]
-    best, chosen, tokens = _LEAST_GAIN * num_rows / costs.of(num_rows), 0, float(num_rows)
+    best, chosen, tokens = _LEAST_GAIN * num_rows / costs.of_late(num_rows), 0, float(num_rows)
     order: list[int] = []
     for chance, i in islice(merge(*chances, reverse=True), most):
         tokens += chance
         order.append(i)
-        if (speed := costs.trust * tokens / costs.of(num_rows + len(order))) > best:
+        if (speed := costs.trust * tokens / costs.of_late(num_rows + len(order))) > best:
             best, chosen = speed, len(order)
         elif len(order) - chosen >= _LOOKAHEAD:
             break

@@ -17,13 +17,14 @@ from .drafters import DRAFTERS
 from .text_index import TextIndex
 
 _LOOKS_AHEAD = 4  # tokens of a draft that are compared with one that came in place of another
+_MOST_UNPAID = 4  # drafts in a row that were not worth their rows, each of which doubles the pause
 _MOST_WRONG = 3  # drafts in a row, after right ones, until the rest is dropped
 
 
 class _Drafting:
     """State of one sequence: its index, its record, and the draft that follows its last token."""
 
-    __slots__ = ("at", "draft", "ends", "index", "num_known", "num_wrong", "record", "wakes")
+    __slots__ = ("at", "draft", "ends", "index", "num_known", "num_unpaid", "num_wrong", "record", "wakes")
 
     def __init__(self, seq: OpenSequence, width: int, record: Record) -> None:
         sampling = seq.request.sampling
@@ -33,6 +34,7 @@ class _Drafting:
         self.at = 0  # the draft's first token that has not come yet
         self.num_known = len(seq.token_ids)  # tokens that were compared
         self.num_wrong = 0  # drafts in a row, after right ones
+        self.num_unpaid = 0  # looks in a row at drafts that were not worth their rows
         self.wakes = 0  # step in which the sequence is looked at again
 
     def take(self, draft: Sequence[int]) -> None:
@@ -40,6 +42,10 @@ class _Drafting:
         self.draft, self.at = draft, 0
         if not self.record.run:
             self.record.is_resumed, self.num_wrong = False, 0
+
+    def sleep(self, step_id: int, pause: int) -> None:
+        """Put off the next look from step `step_id` to the next multiple of `pause`, at which others wake too."""
+        self.wakes = (step_id // pause + 1) * pause
 
     @property
     def num_left(self) -> int:
@@ -104,15 +110,15 @@ class Speculator:
             if is_drafted and (left := self._usable(seq, drafting)):
                 found.append((seq, left))
                 known.append((drafting.record, len(left)))
-            pause = 1 if is_drafted else drafting.record.pause
-            drafting.wakes = (step_id // pause + 1) * pause
-        self.wakes = min([drafting.wakes for drafting in self._of.values()], default=0)
-        most = min(budget, self._most_drafts)
-        if not found or most <= 0:
-            return {}
-        depths = best_depths(known, len(seqs), most, self._costs)
+            drafting.sleep(step_id, drafting.record.pause)
+        depths = best_depths(known, len(seqs), max(0, min(budget, self._most_drafts)), self._costs)
         right = [sum(record.chances(depth)) for (record, _), depth in zip(known, depths, strict=True)]
         self._expected = len(seqs) + sum(right)
+        for (seq, _), depth in zip(found, depths, strict=True):
+            drafting = self._of[seq]
+            drafting.num_unpaid = 0 if depth else min(drafting.num_unpaid + 1, _MOST_UNPAID)
+            drafting.sleep(step_id, int(2**drafting.num_unpaid))
+        self.wakes = min([drafting.wakes for drafting in self._of.values()], default=0)
         return {seq: tuple(left[:depth]) for (seq, left), depth in zip(found, depths, strict=True) if depth}
 
     def observe(self, num_rows: int, num_tokens: int | None, seconds: float) -> None:
