@@ -12,8 +12,6 @@ from ..kv_cache.sequence_blocks import SequenceBlocks
 from ..types import MediaItem, Request, TokenLogprobs
 from .service import SERVICE_POLICIES, Order
 
-NO_DRAFTS = (0, 0)
-
 
 class Sequence:
     """`token_ids` only grows; `blocks` covers at least the scheduled positions while the sequence runs."""
@@ -61,7 +59,7 @@ class Sequence:
         self.num_scheduled_tokens = 0  # placed in a step, applied or still in flight
         self.num_computed_tokens = 0  # in steps that were applied
         self.num_cached_tokens = 0  # found in the prefix cache at the first admission, resumed tokens included
-        self.drafts = NO_DRAFTS  # verified by steps, and accepted
+        self.drafts = (0, 0)  # verified by steps, and accepted
         self.prompt_logprobs: list[TokenLogprobs] = []  # computed and not sent yet
         self.first_token_time: float | None = None  # of this engine
         self.was_admitted = self.was_placed = False

@@ -112,8 +112,7 @@ class Speculator:
                 known.append((drafting.record, len(left)))
             drafting.sleep(step_id, drafting.record.pause)
         depths = best_depths(known, len(seqs), max(0, min(budget, self._most_drafts)), self._costs)
-        right = [sum(record.chances(depth)) for (record, _), depth in zip(known, depths, strict=True)]
-        self._expected = len(seqs) + sum(right)
+        self._expected = len(seqs) + sum(sum(each.chances(n)) for (each, _), n in zip(known, depths, strict=True))
         for (seq, _), depth in zip(found, depths, strict=True):
             drafting = self._of[seq]
             drafting.num_unpaid = 0 if depth else min(drafting.num_unpaid + 1, _MOST_UNPAID)
@@ -131,8 +130,7 @@ class Speculator:
 
     def close(self, seq: OpenSequence) -> None:
         """Learn from a sequence that has ended, and forget it."""
-        drafting = self._of.pop(seq, None)
-        if drafting is not None:
+        if (drafting := self._of.pop(seq, None)) is not None:
             self._usual.learn(drafting.record)
             self._drafter.close(seq)
 

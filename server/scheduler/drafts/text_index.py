@@ -11,8 +11,7 @@ _BITS = 32  # of a token in a key
 class TextIndex:
     """Positions after each run of `width` tokens of one text. The text itself stays with the caller and only grows.
 
-    A run is named by one integer of its tokens' bits, which is made faster than a tuple and is nothing that the garbage
-    collector follows.
+    A run is named by an integer of its tokens' bits, which the garbage collector does not follow.
     """
 
     __slots__ = ("_earlier", "_key", "_latest", "_mask", "_width")
