@@ -65,8 +65,6 @@ def summary(release: Release, calibration: Calibration) -> dict[str, Section]:
         "unseen": unseen(release),
         "left_out": left_out(release),
         "fit": at_fit(calibration),
-        "measured": what_is_measured(calibration),
-        "noise": repeated(release),
         "releases": earlier(releases()),
         "unknown": Section("What is not known", items=tuple(unknown(release, calibration))),
     }
