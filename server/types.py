@@ -50,17 +50,6 @@ class SamplingParams:
     transcript: TranscriptRules | None = None  # of a model of speech
     grammar: str = ""  # grammar of the output in llguidance's form (text/grammar.py); "" = none
 
-    @property
-    def changes_logits(self) -> bool:
-        """True when a row's logits are changed before a token is sampled, other than by the grammar."""
-        has_penalty = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
-        return bool(self.logit_bias or has_penalty or self.min_tokens or self.transcript)
-
-    @property
-    def is_costly(self) -> bool:
-        """True when the host does more for a row than to sample it."""
-        return bool(self.grammar) or self.logprobs is not None or self.changes_logits
-
 
 @dataclass(frozen=True, slots=True)
 class PoolingParams:

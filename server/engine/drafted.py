@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ..config.speculation import is_accepted
 from ..types import SampledToken, ScheduledSeq
 from .grammar_masks import OFF_GRAMMAR
-from .logits import num_generated
+from .logits import changes_logits, num_generated
 
 
 def draft_rows(seqs: Sequence[ScheduledSeq], is_whole: bool = False) -> tuple[list[ScheduledSeq], list[int]]:
@@ -26,7 +26,7 @@ def draft_rows(seqs: Sequence[ScheduledSeq], is_whole: bool = False) -> tuple[li
     for seq in seqs:
         count, known = seq.num_drafts, num_generated(seq)
         drawn += range(known, known + 1 + count)
-        if not (count and (is_whole or seq.sampling.grammar or seq.sampling.changes_logits)):
+        if not (count and (is_whole or seq.sampling.grammar or changes_logits(seq.sampling))):
             rows += [seq] * (1 + count)
             continue
         first = len(seq.token_ids) - count

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..types import ScheduledSeq, TokenLogprobs
+from ..types import SamplingParams, ScheduledSeq, TokenLogprobs
 from .transcript_rules import apply_rules
 
 Row = npt.NDArray[np.float32]
@@ -18,6 +18,12 @@ Row = npt.NDArray[np.float32]
 def num_generated(seq: ScheduledSeq) -> int:
     """Number of tokens that the sequence has generated so far."""
     return len(seq.history) - seq.num_prompt_tokens
+
+
+def changes_logits(s: SamplingParams) -> bool:
+    """True when `adjust` may change a row of such a sequence."""
+    has_penalty = s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0
+    return bool(s.logit_bias or has_penalty or s.min_tokens or s.transcript)
 
 
 def adjust(row: Row, seq: ScheduledSeq) -> None:

@@ -17,7 +17,7 @@ from ..types import SampledToken, SamplingParams, ScheduledSeq
 from .drafted import accepted_tokens, draft_rows, with_synthetic
 from .grammar_masks import GrammarMasks
 from .grammar_store import GrammarStore
-from .logits import RawLogprobs, adjust, num_generated
+from .logits import RawLogprobs, adjust, changes_logits, num_generated
 
 Further = dict[str, tuple[SampledToken, ...]]
 NOT_A_NUMBER = "the model's logits are not finite numbers"
@@ -122,7 +122,7 @@ class Sampler:
     def _set_row(self, i: int, sampling: SamplingParams) -> None:
         """Set the parameters of a row. A row mostly keeps its sequence from step to step, so this is rare."""
         self._of_rows[i] = sampling
-        self._looks_at_logits[i] = sampling.logprobs is not None or sampling.changes_logits
+        self._looks_at_logits[i] = sampling.logprobs is not None or changes_logits(sampling)
         self._temperature[i] = sampling.temperature
         self._top_k[i] = sampling.top_k
         self._top_p[i] = sampling.top_p

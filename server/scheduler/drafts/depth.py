@@ -19,8 +19,7 @@ _MOST_CHANGE = 2.0  # of an estimate by one step, which a busy host may have del
 
 _RECALLS = 0.2  # weight of the newest draft
 _FRESH, _RESUMED, _GOING = 0.4, 0.4, 0.8  # chances before any draft was seen
-_TEACHES = 0.2  # weight of a sequence that has ended, for those that begin
-_LEAST_LESSON = 4  # drafts of such a sequence
+_TEACHES, _LEAST_LESSON = 0.2, 4  # weight of a sequence that has ended, for those that begin, and its least drafts
 _MOST_FREE, _MOST_IDLE = 3, 7  # idle drafts without a pause, and at the longest pause
 
 _LEAST_CHANCE = 0.1  # of a draft that is verified

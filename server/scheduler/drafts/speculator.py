@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ...config import SchedulerConfig
 from ...config.speculation import SpeculationConfig
+from ...types import SamplingParams
 from ..sequence import Sequence as OpenSequence
 from .depth import Record, StepCosts, best_depths
 from .drafters import DRAFTERS
@@ -97,7 +98,7 @@ class Speculator:
         for seq in seqs:
             if seq not in self._of:
                 self._of[seq] = _Drafting(seq, self._drafter.width, Record(self._rate, self._usual))
-        self._costs = self._costs_of[any([seq.request.sampling.is_costly for seq in seqs])]
+        self._costs = self._costs_of[any([_is_costly(seq.request.sampling) for seq in seqs])]
         found: list[tuple[OpenSequence, Sequence[int]]] = []
         known: list[tuple[Record, int]] = []
         least = self._costs.least_chance(len(seqs)) if seqs else 1.0
@@ -158,3 +159,8 @@ class Speculator:
             drafting.take(draft)
         elif not drafting.num_left:
             drafting.record.miss()
+
+
+def _is_costly(sampling: SamplingParams) -> bool:
+    """Return whether the host does more for a row than to sample it."""
+    return bool(sampling.grammar) or sampling.logprobs is not None or sampling.repetition_penalty != 1.0
