@@ -34,6 +34,7 @@ from .media import MediaSettings
 from .model import DEFAULT_MODEL
 from .objectives import ObjectiveSettings
 from .offload import OffloadSettings
+from .pipeline import PipelineSettings
 from .pooling import PoolingSettings
 from .sources import data_home, traces_protocol
 from .strict import StrictSettings
@@ -50,6 +51,7 @@ class ServeSettings(
     PoolingSettings,
     MediaSettings,
     ObjectiveSettings,
+    PipelineSettings,
     KeySettings,
     TlsSettings,
     StrictSettings,
@@ -235,6 +237,7 @@ class ServeSettings(
             pooling=self.pooling_mode,
             normalize=self.normalizes,
             logs_cache=self.kv_events is not None,
+            pipeline=self.pipeline,
         )
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
