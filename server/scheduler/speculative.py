@@ -14,7 +14,7 @@ from ..kv_cache.manager import KVCacheManager
 from ..types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenEvent
 from .drafts.speculator import Speculator
 from .scheduler import Scheduler
-from .sequence import Sequence
+from .sequence import Sequence, decoding
 from .step import StepDraft
 
 _SEEN_STEPS = 8  # steps without drafts of which one is looked at for its cost
@@ -53,7 +53,7 @@ class SpeculativeScheduler(Scheduler):
             self._speculator.observe(*self._seen[:2], step.time - self._seen[2])
         step_id = self._step_id + 1
         if self._speculator.wakes <= step_id:
-            seqs = [seq for seq in self._running if seq.is_decode]
+            seqs = decoding(self._running, self._config.num_batches)
             # Of the budget, each running sequence keeps a token.
             if found := self._speculator.drafts(seqs, step.budget - len(self._running), step_id):
                 step.drafts = {seq: self._fitting(seq, drafts) for seq, drafts in found.items()}
