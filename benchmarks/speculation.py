@@ -9,6 +9,7 @@ usage: python -m benchmarks.speculation [MODEL] [--method ngram] [--rounds 5] [-
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import re
 import statistics
@@ -188,10 +189,11 @@ def main() -> None:
         engine = load_engine(config, lambda line: print(line, file=sys.stderr))
     except StartError as error:
         sys.exit(str(error))
+    gc.freeze()  # as an engine process does
     plain = replace(engine.scheduler, speculation=None)
+    cache = KVCacheManager(engine.cache)  # one, so that both get their blocks in the same order
     schedulers = {
-        has_drafts: scheduler_of(limits, KVCacheManager(engine.cache))
-        for has_drafts, limits in ((True, engine.scheduler), (False, plain))
+        has_drafts: scheduler_of(limits, cache) for has_drafts, limits in ((True, engine.scheduler), (False, plain))
     }
     print(f"{'workload':34} {'tok/s':>9} {'drafts':>9} {'ratio':>6} {'accepted':>10}")
     for workload in workloads(_Chats(engine, directory)):

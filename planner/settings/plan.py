@@ -44,7 +44,8 @@ class DeploymentSettings(CatalogSettings):
     )
     kv_cache_dtype: KVDtype = Field("bfloat16", description="type of the KV cache; fp8 may save memory and no time")
     speculative_method: SpeculativeMethod = Field(
-        "draft_model", description="speculative decoding by a draft model, or by a head of EAGLE3 or P-EAGLE"
+        "draft_model",
+        description="speculative decoding by a draft model, an EAGLE3 or P-EAGLE head, or the text (ngram)",
     )
     speculative_model: str | None = Field(None, description="draft model of speculative decoding, as MODEL")
     num_speculative_tokens: int | None = Field(

@@ -9,6 +9,8 @@ from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
 from ...server.config.disaggregation import Disaggregation
 from ...server.config.formats import Quantization, SchedulingPolicy
 from ...server.settings.base import File, Numbers, slice_of
+from ...server.settings.model import Json
+from ...server.settings.speculation import read_speculation
 from ...server.workload.arrivals import Arrivals
 from ...server.workload.lengths import LengthRange, read_lengths
 from ...server.workload.slo import Slo
@@ -53,6 +55,9 @@ class SimulateSettings(PlannerSettings):
         None,
         description="prefill:P,decode:D: P instances compute prompts, D copy their KV and decode, beside as many that "
         "do both; with --data-parallel-size P + D, engines of one instance",
+    )
+    speculative_config: Json = Field(
+        None, description="as serve has it, with synthetic_acceptance_length: mean tokens of a step with drafts"
     )
     routing: Routing = Field("least-loaded", description="which engine gets a request")
     autoscale: AutoscalePolicy = Field(
@@ -140,6 +145,7 @@ class SimulateSettings(PlannerSettings):
             workload=self.workload,
             prefill_buckets=self.context_encoding_buckets or None,
             decode_buckets=self.token_generation_buckets or None,
+            speculation=read_speculation(self.speculative_config),
             slo=slice_of(Slo, self),
             autoscaling=slice_of(Autoscaling, self),
             disaggregate=divided,

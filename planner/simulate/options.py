@@ -8,6 +8,7 @@ from typing import Literal
 from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CacheConfig, SchedulerConfig
 from ...server.config.disaggregation import Disaggregation
 from ...server.config.formats import Quantization, SchedulingPolicy, StackName
+from ...server.config.speculation import SpeculationConfig
 from ...server.cost.shape import STORED_BYTES, stored_dtype
 from ...server.cost.stacks import STACKS, Stack, default_stack
 from ...server.cost.work import CURRENT_SDK
@@ -53,6 +54,7 @@ class SimulationOptions:
     sdk: int = CURRENT_SDK
     scheduling_policy: SchedulingPolicy = "fair"
     step_time_target_ms: float | Literal["auto"] | None = None
+    speculation: SpeculationConfig | None = None  # with a synthetic acceptance: a simulation has no texts
     max_concurrency: int | None = None  # open requests over all instances; None: requests are sent when they arrive
     routing: Routing = "least-loaded"
     autoscaling: Autoscaling = field(default_factory=Autoscaling)
@@ -93,6 +95,7 @@ class SimulationOptions:
             max_prompt_chunk=self.compiled_prompts[-1],
             policy=self.scheduling_policy,
             step_time_target_ms=self.step_time_target_ms,
+            speculation=self.speculation,
         )
 
     @property
@@ -140,6 +143,10 @@ class SimulationOptions:
         if self.routing not in ROUTINGS:
             raise SettingsError(f"routing is {self.routing!r}: one of {', '.join(ROUTINGS)}")
         self.autoscaling.check()
+        if self.speculation is not None and self.speculation.synthetic_acceptance_length is None:
+            raise SettingsError(
+                "speculative_config has no synthetic_acceptance_length: a simulation has no texts to draft from"
+            )
         _ = self.hourly_usd
 
     def _check_numbers(self) -> None:
@@ -179,15 +186,20 @@ class SimulationOptions:
             num_blocks = min(most, 2 * self.max_num_seqs * footprint.min_blocks)
         elif not 2 <= num_blocks <= most:
             raise SettingsError(f"num_blocks is {num_blocks}: this deployment holds 2 to {most}")
-        slots = num_state_slots(self.model, self.max_num_seqs)
+        slots = num_state_slots(self.model, self.max_num_seqs, self._num_drafts)
         cache = footprint.groups.cache(num_blocks, self.enable_prefix_caching, slots)
         return replace(cache, max_chunk=max(cache.max_chunk, self.scheduler.max_chunk))
+
+    @property
+    def _num_drafts(self) -> int:
+        return 0 if self.speculation is None else self.speculation.most_drafts(self.max_num_seqs)
 
     @property
     def footprint(self) -> Footprint:
         """Memory of one group. Raises as `resolve_cache`."""
         longest = min(max(self.prefill_buckets or (self.max_model_len,)), self.scheduler.max_num_batched_tokens)
-        limits = StepLimits(max(longest, self.max_num_seqs), self.max_num_seqs, num_workers=1)  # prompts go one by one
+        rows, drafts = self.max_num_seqs + self._num_drafts, self._num_drafts
+        limits = StepLimits(max(longest, rows), rows, num_workers=1, num_drafts=drafts)  # prompts go one by one
         shape = ServingShape(
             "bfloat16",
             self.max_model_len,

@@ -47,7 +47,8 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
     runtime = Runtime(options.quantization_dtype, is_continuous=stack.is_continuous, sdk=options.sdk)
     model = CostModel.of(options.model, options.device, options.tensor_parallel_size, runtime)
     host = HostOfSteps.of(stack, model)
-    pricer = StepPricer(model, options.max_num_seqs, options.compiled_prompts, options.compiled_contexts, host)
+    buckets, checking = (options.compiled_prompts, options.compiled_contexts), model.checking(options.speculation)
+    pricer = StepPricer(model, options.max_num_seqs, *buckets, host, checking)
     records = Records(len(options.workload))
 
     def replica() -> list[ScheduledEngine]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Literal
 
 DraftMethod = Literal["ngram", "suffix"]
 
 MOST_SAMPLED = 64  # rows of a step with drafts: where so many sequences decode, drafts do not pay
+
+
+def is_accepted(rate: float, seed: int, index: int) -> bool:
+    """Draw whether a draft of the generated token before `index` is accepted, with the chance `rate`."""
+    return random.Random(f"{seed}:{index}").random() < rate
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,9 +231,9 @@ class StepPricer:
         """Return the bucket that a prompt of `num_tokens`, or a chunk of it, is padded to."""
         return smallest(self._prefill_buckets, num_tokens, self._host.prompt_margin)
 
-    def decode_ns(self, context: int, busy: int) -> int:
-        """Return the time of one token for each of `busy` sequences, the longest of `context` tokens."""
-        return self._decode(self.decode_bucket(context), busy)[0]
+    def decode_ns(self, context: int, busy: int, has_drafts: bool = False) -> int:
+        """Return the time of a step of `busy` sequences, the longest of `context` tokens."""
+        return self._decode(self.decode_bucket(context), busy, has_drafts)[0]
 
     def prefill_ns(self, start: int, num_tokens: int) -> int:
         """Return the time of `num_tokens` of a prompt behind `start` cached tokens.

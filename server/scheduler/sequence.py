@@ -18,6 +18,7 @@ class Sequence:
 
     __slots__ = (
         "blocks",
+        "drafts",
         "encoded",
         "first_token_time",
         "group",
@@ -60,6 +61,7 @@ class Sequence:
         self.num_scheduled_tokens = 0  # placed in a step, applied or still in flight
         self.num_computed_tokens = 0  # in steps that were applied
         self.num_cached_tokens = 0  # found in the prefix cache at the first admission, resumed tokens included
+        self.drafts = (0, 0)  # verified by steps, and accepted
         self.prompt_logprobs: list[TokenLogprobs] = []  # computed and not sent yet
         self.first_token_time: float | None = None  # of this engine
         self.was_admitted = self.was_placed = False

@@ -150,6 +150,8 @@ def test_a_successor_goes_on_bit_by_bit_with_what_is_kept(engine: LoadedEngine) 
     rest = run_all(Scheduler(LIMITS, second.cache), engine.runner, [resumed])
     assert given + rest.tokens["a"] == expected
     assert second.num_loaded >= 96
+
+
 @pytest.mark.parametrize("num_prompt", [100, 96], ids=["part", "whole"])
 def test_an_engine_goes_on_with_the_blocks_of_another_bit_by_bit(engine: LoadedEngine, num_prompt: int) -> None:
     states = engine.placement.buffers.states

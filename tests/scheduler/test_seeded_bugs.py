@@ -173,7 +173,7 @@ BUGS = (
     # Drafts.
     Bug("a wrong draft is accepted", accepted_tokens, "token.token_id != draft or ", "", TOKENS),
     Bug("drafts of an earlier step are accepted", SpeculativeScheduler.apply,
-        "len(plan.decode), result.further", "len(plan.decode), {**self._further, **result.further}", TOKENS),
+        "num_rows > 0, result.further", "num_rows > 0, {**self._further, **result.further}", TOKENS),
     Bug("rejected drafts count as computed", SpeculativeScheduler._apply,
         "[: len(each.token_ids) - each.num_drafts]", "", TOKENS),
     Bug("drafts are not in the budget", StepDraft.place_decode,
