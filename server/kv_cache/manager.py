@@ -1,7 +1,6 @@
 """The KV cache of one engine: the blocks of each sequence, and the prefixes that sequences share.
 
 Owns the pool and the counters of prefix hits. The scheduler decides which sequence gets blocks.
-
 Layers that look back equally far are a group (config.CacheConfig), and a sequence has a table for each group. All
 tables take their blocks from one pool, since blocks of all groups have the same size; a cached block is found only
 under its group. In a group with a window, a table gives back the blocks that no later token looks at. The null block
@@ -282,9 +281,7 @@ class KVCacheManager:
         return [pool.tiers for pool in pools if pool.tiers is not None]
 
     def tier_report(self) -> tuple[float, int, dict[str, tuple[int, float]]] | None:
-        """Return the share of the first tier in use, and since the start loaded tokens, and bytes and seconds of copies
-        by direction. Returns None without tiers.
-        """
+        """Return the share of the first tier in use, loaded tokens, and bytes and seconds of copies; None without any."""
         tiers = self._tiers
         return (tiers[0].usage, self.num_loaded_tokens, sum_transfers(tiers)) if tiers else None
 

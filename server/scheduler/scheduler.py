@@ -248,8 +248,7 @@ class Scheduler:
         The spare blocks keep admission and preemption from undoing each other's work. A refusal is remembered until
         a block is released (so also when fewer sequences run) or named, so that a queue costs a decode step nothing.
         """
-        cache = self._cache
-        attempt = (seq, cache.num_gains)
+        cache, attempt = self._cache, (seq, self._cache.num_gains)
         if attempt == self._stuck:
             return False
         while True:
