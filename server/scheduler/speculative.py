@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from ..config import SchedulerConfig
 from ..kv_cache.manager import KVCacheManager
 from ..types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenEvent
+from .drafts.model_speculator import ModelSpeculator
 from .drafts.speculator import NO_DRAFTS, Speculator
 from .scheduler import Scheduler
 from .sequence import Sequence
@@ -31,7 +32,8 @@ class SpeculativeScheduler(Scheduler):
     def __init__(self, config: SchedulerConfig, cache: KVCacheManager) -> None:
         super().__init__(config, cache)
         assert config.speculation is not None
-        self._speculator = Speculator(config.speculation, config)
+        made = ModelSpeculator if config.speculation.method == "draft_model" else Speculator
+        self._speculator: ModelSpeculator | Speculator = made(config.speculation, config)
         self._has_drafts = False  # of the step that is applied
         self._further: Mapping[str, tuple[SampledToken, ...]] = {}  # of the step that is applied
 
@@ -40,7 +42,7 @@ class SpeculativeScheduler(Scheduler):
         self._has_drafts, self._further = num_rows > len(plan.decode), result.further
         if self._has_drafts or plan.step_id % _SEEN_STEPS == 0:
             # Of real time, so that the work of the scheduler for each row counts too.
-            self._speculator.observe(plan, num_rows, max(result.elapsed_s, now - plan.time))
+            self._speculator.observe(plan, num_rows, max(result.elapsed_s, now - plan.time), result.draft_s)
         return super().apply(plan, result, now)
 
     def _place_decodes(self, step: StepDraft) -> None:

@@ -19,6 +19,7 @@ _MOST_CHANGE = 2.0  # of an estimate by one step, which a busy host may have del
 
 _RECALLS = 0.2  # weight of the newest draft
 _FRESH, _GOING = 0.4, 0.8  # chances of a sequence without history
+_FORGETS = 1 / 256  # weight of these, where only drafts that are verified count
 
 _LEAST_CHANCE = 0.1  # of a draft that is verified
 _REMEMBERED = 16  # steps until what follows from costs is computed again
@@ -74,6 +75,10 @@ class StepCosts:
             self._least[rows] = max(_LEAST_CHANCE, min(shares))
         return self._least[rows]
 
+    def seconds(self, rows: int) -> float:
+        """Return the time of a step of `rows` rows; 0 before any was seen."""
+        return self._scale * self.of(rows)
+
     def of(self, rows: int) -> float:
         """Return the relative cost of a step of `rows` rows."""
         return self._factor(rows) * _expected(rows)
@@ -97,12 +102,13 @@ def _expected(rows: int) -> float:
 class Record:
     """How often the drafts of one sequence were right. Every token counts, verified in the step of its draft or not."""
 
-    __slots__ = ("_fresh", "_going", "_is_given", "num_idle", "run")
+    __slots__ = ("_fresh", "_going", "_is_given", "counts", "num_idle", "run")
 
     def __init__(self, given: float | None = None) -> None:
         """Begin without history; a `given` chance of each draft stays."""
         self._is_given = given is not None
         self._fresh, self._going = (_FRESH, _GOING) if given is None else (given, given)
+        self.counts = (0, 0)  # drafts that steps verified, and accepted, where these are all that count
         self.run = 0  # right drafts since the last wrong one
         self.num_idle = 0  # wrong drafts, and searches without one, since the last right draft
 
@@ -116,6 +122,12 @@ class Record:
             self._fresh += _RECALLS * (is_right - self._fresh)
         self.run = self.run + 1 if is_right else 0
         self.num_idle = 0 if is_right else self.num_idle + 1
+
+    def forget(self) -> None:
+        """Move a little towards a sequence without history, so that drafts that were wrong are tried again."""
+        if not self._is_given:
+            self._fresh += _FORGETS * (_FRESH - self._fresh)
+            self._going += _FORGETS * (_GOING - self._going)
 
     @property
     def chance(self) -> float:

@@ -71,8 +71,9 @@ class Speculator:
         depths = best_depths(known, len(seqs), most, self._costs)
         return {seq: tuple(left[:depth]) for (seq, left), depth in zip(found, depths, strict=True) if depth}
 
-    def observe(self, plan: StepPlan, num_rows: int, seconds: float) -> None:
+    def observe(self, plan: StepPlan, num_rows: int, seconds: float, draft_s: float) -> None:
         """Learn what a step of `num_rows` rows cost."""
+        del draft_s
         if plan.prefill or not plan.decode:
             return
         self._costs.observe(num_rows, seconds)
