@@ -6,9 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,7 +15,8 @@ import httpx
 import pytest
 
 from neuronserve.server.settings.model import DEFAULT_MODEL
-from tests.api.serving import ROOT, Server, environment, run_command, running_server, until
+from tests.api.serving import Server, run_command, running_server, until
+from tests.api.staging import running_stage
 
 CHAT = "/v1/chat/completions"
 STORY = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}]}
@@ -36,27 +34,6 @@ def serving(kernel_cache: str, *options: str) -> Iterator[Server]:
     limits = ("--max-num-seqs", "8", "--max-model-len", "512", "--cpu-threads", "1", "--kernel-cache-dir", kernel_cache)
     with running_server(DEFAULT_MODEL, *limits, *options, program="neuronserve") as server:
         yield server
-
-
-@contextmanager
-def stage(kernel_cache: str, key: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A stage that listens on loopback; yields its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    argv = ["stage", str(DEFAULT_MODEL), "--listen", address, "--pipeline-key-file", str(key)]
-    argv += ["--kernel-cache-dir", kernel_cache]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "neuronserve", *argv], stdout=subprocess.PIPE, cwd=ROOT, env=environment()
-    )
-    assert process.stdout is not None
-    try:
-        assert b"ready" in process.stdout.readline()
-        yield address, process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def answers(server: Server) -> list[Any]:
@@ -109,8 +86,8 @@ def test_stages_on_other_hosts_serve_who_knows_the_key(
     key.write_text("0123456789abcdef")
     other.write_text("another key, not the same")
     with ExitStack() as stack:
-        hosts = [stack.enter_context(stage(kernel_cache, key)) for _ in range(2)]
-        addresses = [option for address, _ in hosts for option in ("--pipeline-stages", address)]
+        hosts = [stack.enter_context(running_stage(DEFAULT_MODEL, kernel_cache, key)) for _ in range(2)]
+        addresses = [option for address in hosts for option in ("--pipeline-stages", address)]
         options = ("--pipeline-parallel-size", "3", "--device", "trn1.32xlarge", *addresses)
         refused = run_command(
             *("serve", str(DEFAULT_MODEL), "--port", "0", "--kernel-cache-dir", kernel_cache, *options),
@@ -118,7 +95,7 @@ def test_stages_on_other_hosts_serve_who_knows_the_key(
             program="neuronserve",
         )
         assert refused.returncode != 0
-        assert f"the pipeline stage at {hosts[0][0]} has another key" in refused.stderr
+        assert f"the pipeline stage at {hosts[0]} has another key" in refused.stderr
         server = stack.enter_context(serving(kernel_cache, *options, "--pipeline-key-file", str(key)))
         assert (answers(server), streamed(server)) == expected
         assert streamed(server, stage_pids(server)[0]) == expected[1]  # a new first stage asks the same hosts
