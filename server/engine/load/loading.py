@@ -13,7 +13,7 @@ from ...cost.calibration import use_calibration
 from ...cost.pricer import StepPricer
 from ...cost.stacks import STACKS
 from ...device.buckets import BucketLists, CompiledShapes, compiled_shapes
-from ...device.catalog import Instance, instance, use_catalog
+from ...device.catalog import instance, use_catalog
 from ...device.core import NeuronCore
 from ...device.ledger import MemoryLedger
 from ...errors import SettingsError
@@ -95,9 +95,8 @@ class ModelLoading:
         use_catalog(config.catalog)
         use_calibration(config.calibration)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
-        self._instance: Instance = instance(config.device)
+        self._instance, path, digest = instance(config.device), Path(config.model_path), config.require_artifact_digest
         requested = with_types_of(self._instance, config.requested_formats)
-        path, digest = Path(config.model_path), config.require_artifact_digest
         self._model = open_model(path, requested, tp, config.cpu_threads, config.enable_expert_parallel, digest)
         self._whole, formats = self._model.spec, self._model.formats
         self._spec = stage_model(config, self._whole, stage)
