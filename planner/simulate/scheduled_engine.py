@@ -23,6 +23,10 @@ from .records import NEVER, SHARES, EngineTotals, Records
 NO_SLO = Slo()
 
 
+def no_copy(source: int, target: int) -> None:
+    """Copy no block: simulated ones have no contents."""
+
+
 class ScheduledEngine:
     """Implements neuronserve.planner.simulate.records.Engine."""
 
@@ -47,7 +51,7 @@ class ScheduledEngine:
     @cached_property
     def scheduler(self) -> RunScheduler:
         """Scheduler, made with the first request: thousands of engines may never get one."""
-        return RunScheduler(self._config, KVCacheManager(self._cache))
+        return RunScheduler(self._config, KVCacheManager(self._cache, copy=no_copy))
 
     def num_tokens_unreported(self, now_ns: int) -> int:
         """Return the tokens that the current run has made by `now_ns`, before its end."""

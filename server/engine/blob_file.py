@@ -108,7 +108,7 @@ class BlobFile:
         self, open_file: Callable[[], SharedFile], blobs: BlobBytes, shape: SlotShape, medium: Medium, clock: Clock
     ) -> None:
         """`open_file` is called with the first request, once the earlier engine has ended. It may raise OSError."""
-        self.num_slots, self.transfers = shape.num_slots, dict[str, tuple[int, float]]()
+        self.num_slots, self.medium, self.transfers = shape.num_slots, medium.name, dict[str, tuple[int, float]]()
         self.load_s = self._first_s = blobs.num_bytes / medium.bytes_per_s
         self._open_file, self._blobs, self._shape, self._medium, self._clock = open_file, blobs, shape, medium, clock
         self._file: SharedFile | None = None

@@ -89,7 +89,7 @@ class KVPool:
         tensors = [tensor for each in self.tensors for tensor in each]
         return sum(give_back(tensor[first:end].ravel()) for tensor in tensors for first, end in runs)
 
-    def copy(self, source: int, target: int, count: int) -> None:
+    def copy(self, source: int, target: int, count: int = 1) -> None:
         """Copy `count` blocks from `source` on to `target` on."""
         for tensors in self.tensors:
             tensors[:, target : target + count] = tensors[:, source : source + count]

@@ -69,6 +69,7 @@ class ServedEngine:
     grammars: Grammars | None = None
     adapters: Adapters | None = None
     give_back: Callable[[Sequence[int]], int] | None = None  # returns the pages of free blocks to the host
+    copy_block: Callable[[int, int], None] | None = None  # from the first to the second
     blocks: BlobBytes | None = None  # None: nothing of the cache is to outlive the engine
     states: BlobBytes | None = None  # None: no layer keeps a state
 
@@ -132,7 +133,7 @@ class _Engine:
             assert pooling is not None
             self.scheduler: AnyScheduler = pooling
             return
-        cache = self.cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states)
+        cache = self.cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states, loaded.copy_block)
         generation = scheduler_of(loaded.scheduler, cache)
         self.read_blocks = lambda: block_map(cache.pool, generation.tables)
         texts = generation if pooling is None else SharedScheduler(generation, pooling)

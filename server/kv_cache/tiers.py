@@ -15,6 +15,7 @@ from itertools import islice
 from math import inf
 from typing import Protocol
 
+from .events import CacheLog
 from .hashing import Blob
 
 _LOOKS = 8  # oldest mirrors that are considered for replacement
@@ -27,6 +28,7 @@ class Store(Protocol):
     """Slots 0 .. num_slots - 1 for copies of one kind of blob. A store that fails returns False and raises nothing."""
 
     num_slots: int
+    medium: str  # name of its memory
     load_s: float  # predicted seconds of one load
     transfers: dict[str, tuple[int, float]]  # bytes and seconds since the start, by direction
 
@@ -86,6 +88,7 @@ class Tier:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.log: CacheLog | None = None  # None: nobody follows the copies
         self.begin()
 
     def begin(self) -> None:
@@ -96,15 +99,23 @@ class Tier:
     def find_left(self) -> None:
         """Take over the copies that an earlier engine has left."""
         self.slots = {name: slot for slot, name in self.store.open()}
+        for name in self.slots:
+            self.note(name, True)
         used = set(self.slots.values())
         self.free = [slot for slot in reversed(range(self.store.num_slots)) if slot not in used]
+
+    def note(self, name: bytes, is_there: bool) -> None:
+        """Log that there is a copy, or none any more."""
+        if self.log is not None:
+            self.log.note(name, self.store.medium, is_there)
 
     def touch(self, name: bytes) -> None:
         """Make a copy the most recently used one."""
         self.slots[name] = self.slots.pop(name)
 
-    def give_back(self, slot: int) -> None:
-        """Erase and free a slot."""
+    def drop(self, name: bytes, slot: int) -> None:
+        """Erase a copy and free its slot."""
+        self.note(name, False)
         self.store.erase(slot)
         self.free.append(slot)
 
@@ -139,6 +150,7 @@ class Tiers:
             slot = self._slot(0)
             if slot is not None and self._save(slot, blob, place):
                 self.mirrors[blob.name] = slot
+                self.tiers[0].note(blob.name, True)
 
     def leave(self, blob: Blob, place: int) -> None:
         """Copy a blob that the device forgets, unless there is a copy."""
@@ -150,6 +162,7 @@ class Tiers:
             first.touch(blob.name)
         elif self._takes_evicted and (slot := self._slot(0)) is not None and self._save(slot, blob, place):
             first.slots[blob.name] = slot
+            first.note(blob.name, True)
 
     def seconds(self, name: bytes) -> float:
         """Return the predicted seconds of loading a copy; infinity if there is none."""
@@ -190,13 +203,9 @@ class Tiers:
 
     def forget(self, name: bytes) -> None:
         """Drop the copies of a blob."""
-        mirror = self.mirrors.pop(name, None)
-        if mirror is not None:
-            self.tiers[0].give_back(mirror)
-        for tier in self.tiers:
-            slot = tier.slots.pop(name, None)
-            if slot is not None:
-                tier.give_back(slot)
+        for tier, slots in [(self.tiers[0], self.mirrors), *((tier, tier.slots) for tier in self.tiers)]:
+            if name in slots:
+                tier.drop(name, slots.pop(name))
 
     def clear(self) -> None:
         """Drop all copies and release their memory."""
@@ -240,7 +249,7 @@ class Tiers:
         for name in list(islice(self.mirrors, _LOOKS)):
             slot = self.mirrors.pop(name)
             if not is_held(name):
-                self.tiers[0].give_back(slot)
+                self.tiers[0].drop(name, slot)
                 return True
             self.mirrors[name] = slot
         return False
@@ -254,6 +263,7 @@ class Tiers:
         if name is None:
             return None
         slot = tier.slots.pop(name)
+        tier.note(name, False)
         if level + 1 < len(self.tiers):
             self._move_down(level + 1, name, tier.store, slot)
         return slot
@@ -272,6 +282,7 @@ class Tiers:
             return
         if tier.store.move(slot, source, source_slot):
             tier.slots[name] = slot
+            tier.note(name, True)
         else:
             tier.free.append(slot)
 

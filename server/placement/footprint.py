@@ -215,10 +215,16 @@ class Footprint:
 
 
 def vision_shape(model: ModelSpec, shape: ServingShape) -> ServingShape:
-    """Return the shape of a vision encoder's step: the largest picture, or one whose vectors fill a context."""
+    """Return the shape of a vision encoder's step: the largest picture, or one whose vectors fill a context.
+
+    The encoder is quantized only to int8, with the text's matrices: other formats compute no faster, or less exactly.
+    """
     assert model.vision is not None
     patches = min(MAX_PATCHES, shape.max_model_len * model.vision.merge**2)
-    return ServingShape(shape.dtype, patches, CHUNK, StepLimits(patches, 0, shape.limits.num_workers))
+    own = ServingShape(shape.dtype, patches, CHUNK, StepLimits(patches, 0, shape.limits.num_workers))
+    if shape.quantization != "int8" or not shape.from_values:
+        return own
+    return replace(own, quantization="int8", modules_to_not_convert=shape.modules_to_not_convert)
 
 
 def vision_blocks(patches: int) -> tuple[int, int]:

@@ -158,7 +158,7 @@ class Scheduler:
         self, placed: Collection[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
     ) -> list[TokenEvent]:
         events, self._pending_events = self._pending_events, []
-        size = self._cache.config.block_size
+        size, has_drops = self._cache.config.block_size, self._cache.has_drops
         for each in placed:
             seq = self._open.get(each.request_id)
             if seq is None:  # it was aborted while the step was in flight
@@ -166,7 +166,8 @@ class Scheduler:
             seq.num_computed_tokens += len(each.token_ids)
             if seq.num_computed_tokens // size != seq.blocks.num_named:
                 self._cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens)
-            self._cache.drop(seq.blocks, seq.num_computed_tokens)
+            if has_drops:
+                self._cache.drop(seq.blocks, seq.num_computed_tokens)
             if each.needs_sample:
                 events.append(self._accept(seq, sampled[each.request_id], now))
         return events
@@ -216,7 +217,7 @@ class Scheduler:
     def _preempt(self, seq: Sequence, step: StepDraft) -> None:
         """Move a sequence back to waiting and free its blocks. Its tokens stay; cached blocks save computing them."""
         self._running.remove(seq)
-        self._cache.free(seq.blocks)
+        self._cache.free(seq.blocks, seq.token_ids, seq.num_computed_tokens)
         seq.rewind()
         self._waiting.add(seq)
         step.preempted.append(seq.request.request_id)
@@ -260,7 +261,7 @@ class Scheduler:
             if cache.load(seq.blocks, seq.token_ids, prefix):
                 break
             cache.free(seq.blocks)  # a damaged copy, which is dropped by now
-        seq.num_scheduled_tokens = seq.num_computed_tokens = prefix.num_blocks * cache.config.block_size
+        seq.num_scheduled_tokens = seq.num_computed_tokens = cache.num_tokens(prefix)
         if not seq.was_admitted:
             seq.was_admitted = True
             seq.num_cached_tokens = seq.num_computed_tokens
@@ -296,4 +297,4 @@ class Scheduler:
     def _close(self, seq: Sequence) -> None:
         del self._open[seq.request.request_id]
         (self._running if seq.is_running else self._waiting).remove(seq)
-        self._cache.free(seq.blocks)
+        self._cache.free(seq.blocks, seq.token_ids, seq.num_computed_tokens)

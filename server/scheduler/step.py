@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..kv_cache.manager import KVCacheManager
-from ..kv_cache.state_slots import NO_STATE, StateSlots, placed
+from ..kv_cache.state_slots import NO_STATES, StateSlots, placed
 from ..types import ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
@@ -109,7 +109,7 @@ class StepDraft:
                 None,
                 request.media,
                 seq.encoded,
-                self._row_states(seq, 1 + len(drafts)) if drafts else self._state(seq, start, start + 1),
+                NO_STATES if self.states is None else self._row_states(seq, 1 + len(drafts)),
                 len(drafts),
             )
         )
@@ -120,9 +120,10 @@ class StepDraft:
         return placed(self.states, seq.blocks.state, (start, end), seq.num_prompt_tokens)
 
     def _row_states(self, seq: Sequence, count: int) -> tuple[int, ...]:
-        """Return the slots before and after each of `count` tokens, where layers keep a state."""
-        if self.states is None:
-            return NO_STATE, NO_STATE
+        """Return the slots before and after each of `count` tokens of a sequence that decodes."""
+        assert self.states is not None
+        if count == 1:
+            return self._state(seq, seq.num_scheduled_tokens, seq.num_scheduled_tokens + 1)
         return self.states.place_row(seq.blocks.state, seq.num_scheduled_tokens, count, seq.num_prompt_tokens)
 
     @property

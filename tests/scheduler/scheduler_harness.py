@@ -106,7 +106,7 @@ class Bench:
         self.runner = FakeRunner(cache, VOCAB)
         kinds = [self.runner, FakeStates(self.runner)][: 1 + bool(cache.num_states)] if tiers else []
         self.tiers = [TestedTiers(each, cache.block_size, tiers, mirrors) for each in kinds]
-        self.cache = KVCacheManager(cache, *(each.tiers for each in self.tiers))
+        self.cache = KVCacheManager(cache, *[*(each.tiers for each in self.tiers), None, None][:2], self.runner.copy)
         self.scheduler = scheduler_of(config, self.cache)
         self.guesses = GuessingDrafter(self)
         self.makes_drafts = config.speculation is not None and config.speculation.method == "draft_model"
