@@ -158,7 +158,6 @@ class Footprint:
         draft = None if shape.draft is None else cls.of(shape.draft[0], tp, shape.draft[1], lnc)
         lines = (
             Line("weights", "weights", weights),
-            # Its graphs are those of the model: one program runs both, and one after the other.
             *(() if draft is None else (Line("weights", "draft model", draft.fixed["weights"]),)),
             *_adapters(model, tp, shape),
             *_states(model, share, shape),
@@ -215,14 +214,11 @@ class Footprint:
 
 
 def vision_shape(model: ModelSpec, shape: ServingShape) -> ServingShape:
-    """Return the shape of a vision encoder's step: the largest picture, or one whose vectors fill a context.
-
-    The encoder is quantized only to int8, with the text's matrices: other formats compute no faster, or less exactly.
-    """
+    """Return the shape of a vision encoder's step: the largest picture, or one whose vectors fill a context."""
     assert model.vision is not None
     patches = min(MAX_PATCHES, shape.max_model_len * model.vision.merge**2)
     own = ServingShape(shape.dtype, patches, CHUNK, StepLimits(patches, 0, shape.limits.num_workers))
-    if shape.quantization != "int8" or not shape.from_values:
+    if shape.quantization != "int8" or not shape.from_values:  # others compute no faster, or less exactly
         return own
     return replace(own, quantization="int8", modules_to_not_convert=shape.modules_to_not_convert)
 

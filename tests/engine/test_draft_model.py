@@ -80,11 +80,11 @@ class Pair:
     alone: LoadedEngine
     watched: Watched
 
-    def scheduler(self, is_drafted: bool, num_blocks: int = 64, budget: int = 96, **tiers: Any) -> Scheduler:
+    def scheduler(self, is_drafted: bool, num_blocks: int = 64, budget: int = 96, *tiers: Any) -> Scheduler:
         speculation = self.engine.scheduler.speculation if is_drafted else None
         limits = dataclasses.replace(self.engine.scheduler, speculation=speculation, max_num_batched_tokens=budget)
         cache = dataclasses.replace(self.engine.cache, num_blocks=num_blocks * len(self.engine.cache.groups))
-        made = scheduler_of(limits, KVCacheManager(cache, **tiers))
+        made = scheduler_of(limits, KVCacheManager(cache, *tiers))
         if isinstance(made, SpeculativeScheduler):
             made._speculator._rate = 1.0
         return made
@@ -178,7 +178,7 @@ def test_copies_of_blocks_have_both_models_keys_and_values(pair: Pair) -> None:
     states = engine.placement.buffers.states
     kinds = PoolBlobs.of(engine.placement.kv), None if states is None else PoolBlobs.states(states)
     tiers = offload(SharedFile("test", 0), kinds, config, engine.info, ())
-    scheduler = pair.scheduler(True, num_blocks=12, tiers=tiers.blocks, state_tiers=tiers.states)
+    scheduler = pair.scheduler(True, 12, 96, tiers.blocks, tiers.states)
     (request,) = asked(1, 96, 8)
     first = pair.run(scheduler, [request])
     pair.run(scheduler, [dataclasses.replace(request, cache_salt="other", prompt_token_ids=(3, 4) * 60)])
