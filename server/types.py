@@ -225,6 +225,7 @@ class StepResult(NamedTuple):
     rows: Mapping[str, bytes] = MappingProxyType({})  # float32, of texts with finite states
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = MappingProxyType({})  # of `prompt_targets`, in order
     further: Mapping[str, tuple[SampledToken, ...]] = MappingProxyType({})  # after each accepted draft
+    draft_s: float = 0.0  # time of a draft model in the step, in the unit of `elapsed_s`
 
     @property
     def elapsed_s(self) -> float:

@@ -19,7 +19,7 @@ from .bucket_edges import PromptGraphs
 from .calibration import Calibration
 from .links import HandOver
 from .model import CostModel, StepCost
-from .speculation import SPECULATION_REASON
+from .speculation import SPECULATION_REASON, DraftCosts
 from .stacks import HostWork, Stack
 
 LOGITS_REASON = "logits of every position of a prompt are priced by formula alone"
@@ -173,6 +173,7 @@ class StepPricer:
         """Without `host`, no host time is added. `checking` is of the graph that verifies drafts, if there is one."""
         self._model, self._slots, self._host = model, slots, host or HostOfSteps()
         self._checking = checking or model
+        self.draft: DraftCosts | None = None  # of the model that makes the drafts, if there is one
         self._prefill_buckets, self.decode_buckets = prefill_buckets, decode_buckets
         self._prefix_buckets = tuple(sorted({*prefill_buckets, decode_buckets[-1]}))
         self._prefills: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
@@ -254,6 +255,8 @@ class StepPricer:
             slots = self._padded(busy)
             host_s = self._host.work.step_s(busy, slots, self._host.sampled_vocab)
             cost = (self._checking if has_drafts else self._model).decode(slots, bucket)
+            if has_drafts and self.draft is not None:
+                cost = self.draft.decode(cost, slots, bucket)
             unmeasured = SPECULATION_REASON if has_drafts else ""
             reasons = "; ".join(filter(None, (cost.extrapolated, unmeasured)))
             cost = replace(cost, overhead_s=cost.overhead_s + host_s, elapsed_s=cost.elapsed_s + host_s)
@@ -278,7 +281,9 @@ class StepPricer:
         found = self._prefills.get(key)
         if found is None:
             cost = self._model.prefill(bucket, bucket, behind, has_all_logits)
-            reasons = cost.extrapolated, PREFIX_REASON if behind else "", LOGITS_REASON if has_all_logits else ""
+            reasons = [cost.extrapolated, PREFIX_REASON if behind else "", LOGITS_REASON if has_all_logits else ""]
+            if self.draft is not None:
+                cost, reasons = self.draft.prefill(cost, bucket, behind), [*reasons, SPECULATION_REASON]
             found = self._prefills[key] = self._priced(replace(cost, extrapolated="; ".join(filter(None, reasons))))
         return found
 

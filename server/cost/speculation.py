@@ -9,12 +9,13 @@ examples/models/gpt_oss/peagle of nkipy at b91c9800. Published times with and wi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol
 
 from ..models.sizes import DecoderSizes
 from ..models.spec import ModelSpec
 from .evidence import Band, Phase
+from .model import CostModel, StepCost
 from .pipeline import PipelineCost, PipelineModel
 
 SpeculativeMethod = Literal["draft_model", "eagle3", "p_eagle", "ngram"]
@@ -126,6 +127,29 @@ class SpeculativeModel:
     def band(self, phase: Phase, batch: int, positions: int) -> Band:
         """Return the band of the target's step, widened by the errors of published pairs."""
         return self._widened(self._target.band(phase, batch, positions), phase)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCosts:
+    """Costs of a draft model beside its target's graphs, as in `SpeculativeModel`. A step runs it `runs` times."""
+
+    draft: CostModel
+    runs: int
+
+    def decode(self, cost: StepCost, slots: int, bucket: int) -> StepCost:
+        """Return the cost of the draft's runs, one after the other, and of the check, in one call."""
+        return _sum(cost, self.draft.decode(slots, bucket), self.runs)
+
+    def prefill(self, cost: StepCost, bucket: int, behind: int) -> StepCost:
+        """Return the cost of a prompt, or a part of it, through both models in one call."""
+        total = _sum(cost, self.draft.prefill(bucket, bucket, behind), 1)
+        call_s = self.draft.calibration.coefficients["prefill_call"]
+        return replace(total, overhead_s=total.overhead_s - call_s, elapsed_s=total.elapsed_s - call_s)
+
+
+def _sum(cost: StepCost, draft: StepCost, runs: int) -> StepCost:
+    names = [field.name for field in fields(cost) if field.name != "extrapolated"]
+    return replace(cost, **{name: getattr(cost, name) + runs * getattr(draft, name) for name in names})
 
 
 def _longer(cost: PipelineCost, seconds: float) -> PipelineCost:

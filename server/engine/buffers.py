@@ -49,6 +49,13 @@ class KVPool:
     num_tensors: int  # of a slot: K and V, or one that is both
     num_blocks: int
     places: tuple[KVPlace | None, ...]  # of each layer
+    beside: tuple[npt.NDArray[np.uint8], ...] = ()  # what else the blocks hold: tensors [tensors, blocks, bytes]
+
+    @property
+    def tensors(self) -> tuple[npt.NDArray[np.uint8], ...]:
+        """All that blocks hold, each [tensors, blocks, bytes]."""
+        own = (shard.bytes.reshape(-1, self.num_blocks, self.block_stride) for shard in self.shards)
+        return (*own, *self.beside)
 
     @property
     def block_stride(self) -> int:
@@ -80,13 +87,12 @@ class KVPool:
         ends = np.flatnonzero(np.diff(ordered, append=self.num_blocks + 1) != 1)
         begins = np.concatenate(([0], ends[:-1] + 1))
         runs = [(int(ordered[i]), int(ordered[j]) + 1) for i, j in zip(begins, ends, strict=True)] if blocks else []
-        tensors = [shard.bytes.reshape(-1, self.num_blocks, self.block_stride) for shard in self.shards]
-        return sum(give_back(tensor[first:end].ravel()) for each in tensors for tensor in each for first, end in runs)
+        tensors = [tensor for each in self.tensors for tensor in each]
+        return sum(give_back(tensor[first:end].ravel()) for tensor in tensors for first, end in runs)
 
     def copy(self, source: int, target: int, count: int = 1) -> None:
         """Copy `count` blocks from `source` on to `target` on."""
-        for shard in self.shards:
-            tensors = shard.bytes.reshape(-1, self.num_blocks, self.block_stride)
+        for tensors in self.tensors:
             tensors[:, target : target + count] = tensors[:, source : source + count]
 
     @classmethod

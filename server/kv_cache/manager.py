@@ -281,7 +281,7 @@ class KVCacheManager:
         return [pool.tiers for pool in pools if pool.tiers is not None]
 
     def tier_report(self) -> tuple[float, int, dict[str, tuple[int, float]]] | None:
-        """Return the share of the first tier in use, loaded tokens, and bytes and seconds of copies; None without any."""
+        """Return the share of the first tier in use, loaded tokens, bytes and seconds of copies; None without tiers."""
         tiers = self._tiers
         return (tiers[0].usage, self.num_loaded_tokens, sum_transfers(tiers)) if tiers else None
 

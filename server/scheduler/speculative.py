@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from ..config import SchedulerConfig
 from ..kv_cache.manager import KVCacheManager
 from ..types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenEvent
-from .drafts.speculator import Speculator
+from .drafts.model_speculator import ModelSpeculator
+from .drafts.speculator import NO_PASSES, Speculator
 from .scheduler import Scheduler
 from .sequence import Sequence, decoding
 from .step import StepDraft
@@ -25,15 +26,23 @@ def scheduler_of(config: SchedulerConfig, cache: KVCacheManager) -> Scheduler:
     return Scheduler(config, cache) if config.speculation is None else SpeculativeScheduler(config, cache)
 
 
+def passes_of(plan: StepPlan, draft_s: float) -> tuple[int, int, float]:
+    """Return the sequences that a draft model has drafted for in a step, its passes, and `draft_s`, their time."""
+    counts = [seq.num_drafts for seq in plan.decode if seq.num_drafts] if draft_s else []
+    return (len(counts), max(counts), draft_s) if counts else NO_PASSES
+
+
 class SpeculativeScheduler(Scheduler):
     """A scheduler with drafts. A sequence whose drafts are being verified is in flight, so it is placed in no step."""
 
     def __init__(self, config: SchedulerConfig, cache: KVCacheManager) -> None:
         super().__init__(config, cache)
         assert config.speculation is not None
-        self._speculator = Speculator(config.speculation, config)
+        made = ModelSpeculator if config.speculation.method == "draft_model" else Speculator
+        self._speculator: ModelSpeculator | Speculator = made(config.speculation, config)
         self._drafted: dict[int, int] = {}  # rows of each step in flight with drafts
         self._seen: tuple[int, int | None, float] | None = None  # rows, tokens and begin of a step to be learnt from
+        self._passes = NO_PASSES  # of a draft model in that step
         self._has_drafts = False  # of the step that is applied
         self._further: Mapping[str, tuple[SampledToken, ...]] = {}  # of the step that is applied
 
@@ -46,11 +55,12 @@ class SpeculativeScheduler(Scheduler):
             self._speculator.wakes = 0
         elif self._open and (num_rows or plan.step_id % _SEEN_STEPS == 0):
             self._seen = num_rows or len(plan.decode), len(events) if num_rows else None, plan.time
+            self._passes = passes_of(plan, result.draft_s)
         return events
 
     def _place_decodes(self, step: StepDraft) -> None:
         if self._seen is not None:  # up to here, so that all of the host's work for each row counts too
-            self._speculator.observe(*self._seen[:2], step.time - self._seen[2])
+            self._speculator.observe(*self._seen[:2], step.time - self._seen[2], self._passes)
         step_id = self._step_id + 1
         if self._speculator.wakes <= step_id:
             seqs = decoding(self._running, self._config.num_batches)
@@ -81,6 +91,7 @@ class SpeculativeScheduler(Scheduler):
             if each.num_drafts and (seq := self._open.get(each.request_id)) is not None:
                 num_accepted, (verified, accepted) = len(self._further.get(each.request_id, ())), seq.drafts
                 seq.drafts = verified + each.num_drafts, accepted + num_accepted
+                self._speculator.count(seq, each.num_drafts, num_accepted)
                 if self._cache.states is not None:
                     self._cache.states.accept(seq.blocks.state, each.start, 1 + num_accepted)
                 firsts.append(each._replace(token_ids=each.token_ids[: len(each.token_ids) - each.num_drafts]))

@@ -68,7 +68,7 @@ def run(
     cache = dataclasses.replace(engine.cache, num_blocks=num_blocks * len(engine.cache.groups))
     scheduler = scheduler_of(limits, KVCacheManager(cache))
     if isinstance(scheduler, SpeculativeScheduler) and known is not None:
-        scheduler._speculator._drafter = KnownDrafter(known.tokens, engine.spec.vocab_size)
+        scheduler._speculator._drafter = KnownDrafter(known.tokens, engine.spec.vocab_size)  # type: ignore[union-attr]
     return run_all(scheduler, engine.runner, requests)
 
 

@@ -15,7 +15,8 @@ from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.scheduler.drafts import drafters
 from neuronserve.server.scheduler.drafts.depth import Record, StepCosts, best_depths
 from neuronserve.server.scheduler.drafts.drafters import NgramDrafter, SuffixDrafter
-from neuronserve.server.scheduler.drafts.speculator import Speculator, _Drafting
+from neuronserve.server.scheduler.drafts.model_speculator import ModelSpeculator, common_depths
+from neuronserve.server.scheduler.drafts.speculator import NO_PASSES, Speculator, _Drafting
 from neuronserve.server.scheduler.drafts.text_index import TextIndex
 from neuronserve.server.scheduler.sequence import Sequence
 from neuronserve.server.types import Request, SamplingParams
@@ -185,3 +186,51 @@ def test_a_synthetic_length_is_the_mean_of_full_drafts(length: float) -> None:
     rate = config.acceptance_rate
     assert rate is not None
     assert sum(rate**right for right in range(8)) == pytest.approx(length, rel=1e-6)
+
+
+def passes(seconds: float) -> StepCosts:
+    """Costs of a draft model whose passes take this long."""
+    costs = StepCosts()
+    for _ in range(60):
+        costs.observe(1, seconds)
+    return costs
+
+
+def test_depths_of_a_draft_model_are_worth_its_passes() -> None:
+    sure, unsure, none = [0.9**i for i in range(1, 9)], [0.5**i for i in range(1, 4)], list[float]()
+    verifying = taught(0.02)
+    assert common_depths([sure], 63, verifying, StepCosts()) == [8], "no pass was seen: it may cost nothing"
+    assert common_depths([sure], 63, verifying, passes(1.0)) == [0], "a pass takes as long as a step"
+    depths = [common_depths([sure], 63, verifying, passes(s))[0] for s in (0.02, 0.1, 0.2, 0.4, 0.8)]
+    assert depths == sorted(depths, reverse=True)
+    assert 0 < depths[2] < depths[0]
+    assert common_depths([sure, none, unsure], 63, verifying, passes(0.05))[1] == 0
+    assert sum(common_depths([sure, sure], 5, verifying, passes(0.05))) == 4, "at most five, equally deep"
+    assert common_depths([], 63, verifying, passes(0.05)) == []
+    assert common_depths([sure] * 8, 63, taught(1.3), passes(0.02)) == [0] * 8, "rows are dear"
+
+
+def test_a_draft_model_is_tried_again_after_it_was_wrong() -> None:
+    speculator = ModelSpeculator(SpeculationConfig("draft_model", 4), SchedulerConfig(4096))
+    seq = sequence([1, 2, 3], [4])
+
+    def depth() -> int:
+        return len(speculator.drafts([seq], 60, 1).get(seq, ()))
+
+    def step(num_accepted: int) -> int:
+        """Return the accepted drafts of one step."""
+        placed = depth()
+        found, passes = min(num_accepted, placed), (1, placed, 0.3 * placed) if placed else NO_PASSES
+        speculator.observe(1 + placed, 1 + found, 1.0 + 0.3 * placed, passes)
+        if placed:
+            speculator.count(seq, placed, found)
+        seq.token_ids.append(4)
+        return found
+
+    for _ in range(30):
+        step(4)
+    assert depth() == 4
+    for _ in range(30):
+        step(0)
+    assert depth() == 0
+    assert any([step(4) for _ in range(300)])

@@ -48,6 +48,7 @@ def benches(draw: st.DrawFn) -> Bench:
         tiers=draw(st.sampled_from([(), (20,), (3, 6), (5, 40)])),
         mirrors=draw(st.integers(0, 2)),
         num_drafts=num_drafts,
+        drafts_by=draw(st.sampled_from(["ngram", "draft_model"])),
         policy=draw(st.sampled_from(list(SERVICE_POLICIES))),
         step_time_target_ms=draw(st.sampled_from([None, None, "auto", 1.0, 5000.0])),
     )

@@ -19,6 +19,7 @@ _MOST_CHANGE = 2.0  # of an estimate by one step, which a busy host may have del
 
 _RECALLS = 0.2  # weight of the newest draft
 _FRESH, _RESUMED, _GOING = 0.4, 0.4, 0.8  # chances before any draft was seen
+_FORGETS = 1 / 256  # weight of these, where only drafts that are verified count
 _TEACHES, _LEAST_LESSON = 0.2, 4  # weight of a sequence that has ended, for those that begin, and its least drafts
 _MOST_FREE, _MOST_IDLE = 3, 7  # idle drafts without a pause, and at the longest pause
 
@@ -98,6 +99,10 @@ class StepCosts:
             self._late[rows] = self.of(rows)
         return self._late[rows]
 
+    def seconds(self, rows: int) -> float:
+        """Return the time of a step of `rows` rows; 0 before any was seen."""
+        return self._scale * self.of(rows)
+
     def of(self, rows: int) -> float:
         """Return the relative cost of a step of `rows` rows."""
         return self._factor(rows) * _expected(rows)
@@ -162,6 +167,12 @@ class Record:
         if other._num_added >= _LEAST_LESSON:
             self._going += _TEACHES * (other._going - self._going)
             self._first = [mine + _TEACHES * (its - mine) for mine, its in zip(self._first, other._first, strict=True)]
+
+    def forget(self) -> None:
+        """Move a little towards a sequence without history, so that drafts that were wrong are tried again."""
+        if not self._is_given:
+            self._first[0] += _FORGETS * (_FRESH - self._first[0])
+            self._going += _FORGETS * (_GOING - self._going)
 
     @property
     def chance(self) -> float:

@@ -17,6 +17,7 @@ from .depth import Record, StepCosts, best_depths
 from .drafters import DRAFTERS
 from .text_index import TextIndex
 
+NO_PASSES = 0, 0, 0.0  # of a draft model in a step: sequences, passes over them, seconds of all
 _LOOKS_AHEAD = 4  # tokens of a draft that are compared with one that came in place of another
 _MOST_UNPAID = 4  # drafts in a row that were not worth their rows, each of which doubles the pause
 _MOST_WRONG = 3  # drafts in a row, after right ones, until the rest is dropped
@@ -121,13 +122,19 @@ class Speculator:
         self.wakes = min([drafting.wakes for drafting in self._of.values()], default=0)
         return {seq: tuple(left[:depth]) for (seq, left), depth in zip(found, depths, strict=True) if depth}
 
-    def observe(self, num_rows: int, num_tokens: int | None, seconds: float) -> None:
+    def observe(
+        self, num_rows: int, num_tokens: int | None, seconds: float, passes: tuple[int, int, float] = NO_PASSES
+    ) -> None:
         """Learn what a step of `num_rows` rows cost, and of `num_tokens` what it brought; None: it had no drafts."""
+        del passes
         if num_tokens is None:
             self._costs.forgive()
         else:
             self._costs.compare(num_tokens, self._expected, num_rows, seconds)
         self._costs.observe(num_rows, seconds)
+
+    def count(self, seq: OpenSequence, num_verified: int, num_accepted: int) -> None:
+        """Learn nothing from drafts that a step verified: every token is compared with its draft."""
 
     def close(self, seq: OpenSequence) -> None:
         """Learn from a sequence that has ended, and forget it."""
