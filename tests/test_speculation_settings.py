@@ -24,6 +24,8 @@ def test_keys_are_those_of_vllm() -> None:
     given = {"method": "draft_model", "num_speculative_tokens": 3, "model": "small", "quantization": "int8"}
     expected = SpeculationConfig("draft_model", 3, model="small", quantization="int8")
     assert read_speculation(json.dumps(given)) == expected
+    for name in ("mtp", "deepseek_mtp"):
+        assert read_speculation(f'{{"method": "{name}", "num_speculative_tokens": 2}}') == SpeculationConfig("mtp", 2)
     only = read_speculation('{"method": "ngram", "prompt_lookup_max": 2}')
     assert only is not None
     assert (only.prompt_lookup_min, only.prompt_lookup_max) == (2, 2)
@@ -32,7 +34,7 @@ def test_keys_are_those_of_vllm() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": "eagle3"}, "method 'eagle3' is not offered: choose from ngram, suffix, draft_model"),
+        ({"method": "eagle3"}, "method 'eagle3' is not offered: choose from ngram, suffix, draft_model, mtp"),
         ({"method": None}, "method None is not offered"),
         ({"token_tree": []}, "key 'token_tree' is not offered: choose from method, num_speculative_tokens,"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0: it must be 1 to 63"),
@@ -41,6 +43,8 @@ def test_keys_are_those_of_vllm() -> None:
         ({"suffix_decoding_min_token_prob": 1.5}, "suffix_decoding_min_token_prob is 1.5: it must be 0.0 to 1.0"),
         ({"method": "draft_model", "num_speculative_tokens": 3}, "method draft_model needs model"),
         ({"method": "draft_model", "model": "small"}, "method draft_model needs num_speculative_tokens"),
+        ({"method": "mtp"}, "method mtp needs num_speculative_tokens"),
+        ({"method": ["mtp"]}, "method ['mtp'] is not offered"),
         ({"model": "small"}, "model is for method draft_model, and method is ngram"),
         ({"rejection_sample_method": "block"}, "rejection_sample_method 'block' is not offered: choose from standard,"),
         ({"rejection_sample_method": "synthetic"}, "synthetic and synthetic_acceptance_length go together"),

@@ -8,7 +8,7 @@ from typing import Literal
 
 from .formats import Quantization
 
-DraftMethod = Literal["ngram", "suffix", "draft_model"]
+DraftMethod = Literal["ngram", "suffix", "draft_model", "mtp"]
 
 MOST_SAMPLED = 64  # rows of a step with drafts: where so many sequences decode, drafts do not pay
 
@@ -31,8 +31,13 @@ class SpeculationConfig:
     suffix_decoding_max_spec_factor: float = 1.0  # tokens of a draft for each repeated token
     suffix_decoding_min_token_prob: float = 0.1  # least share of the earlier occurrences that continue with the draft
     synthetic_acceptance_length: float | None = None  # mean tokens of a step with drafts; None: drafts are verified
-    model: str | None = None  # of draft_model: its local directory; None for other methods
+    model: str | None = None  # of draft_model: its local directory; None: another method
     quantization: Quantization | Literal["none"] | None = None  # of that model; None = as its files are
+
+    @property
+    def is_by_model(self) -> bool:
+        """True when a model makes the drafts, in the runner: another one, or a layer of the served one."""
+        return self.method in ("draft_model", "mtp")
 
     def most_drafts(self, max_num_seqs: int) -> int:
         """Return the most drafts of a step of at most `max_num_seqs` sequences."""

@@ -8,7 +8,7 @@ without drafts costs it nothing. It remembers nothing of a sequence but which po
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,14 +49,10 @@ class DraftModel:
         rows += [self._missed(seq, texts[seq.request_id], seq.start + 1) for seq in going]
         while rows:  # once for each draft of the longest row of drafts
             sampled = self._compute(rows)
-            going = [seq for seq in going if _goes_on(seq, texts[seq.request_id], sampled[seq.request_id])]
+            going = [seq for seq in going if goes_on(seq, texts[seq.request_id], sampled[seq.request_id])]
             ends = [(seq, texts[seq.request_id]) for seq in going]
             rows = [self._row(seq, text, len(text) - 1, len(text)) for seq, text in ends]
-        if not texts:
-            return plan
-        drafts = {seq.request_id: texts[seq.request_id][len(seq.history) :] for seq in plan.decode if seq.num_drafts}
-        decode = [seq._replace(token_ids=(seq.token_ids[0], *drafts.get(seq.request_id, ()))) for seq in plan.decode]
-        return plan._replace(decode=tuple(decode))
+        return with_drafts(plan, texts)
 
     def _place(self, seq: ScheduledSeq, position: int) -> tuple[int, int]:
         """Return the block of a position, and the position in it."""
@@ -78,13 +74,10 @@ class DraftModel:
 
     def _row(self, seq: ScheduledSeq, text: Sequence[int], begin: int, end: int) -> ScheduledSeq:
         """Return the tokens from `begin` to `end` of `text`, with a sample of the next one where it is a draft."""
-        tokens, last, sampling = tuple(text[begin:end]), self._num_ids - 1, seq.sampling
+        tokens, last = text[begin:end], self._num_ids - 1
         if max(tokens) > last:  # an id that no text has, beyond the smaller of two padded vocabularies
-            tokens = tuple([min(token, last) for token in tokens])
-        if sampling.logprobs is not None:
-            sampling = replace(sampling, logprobs=None)
-        table, is_sampled = (seq.block_tables[self._group],), seq.num_drafts > 0
-        return ScheduledSeq(seq.request_id, tokens, begin, table, is_sampled, sampling, text, seq.num_prompt_tokens)
+            tokens = [min(token, last) for token in tokens]
+        return draft_row(seq, self._group, text, tokens, begin)
 
     def _compute(self, rows: Sequence[ScheduledSeq]) -> dict[str, SampledToken]:
         """Return the tokens that follow rows, and note that their positions are known."""
@@ -93,7 +86,25 @@ class DraftModel:
         return result.sampled
 
 
-def _goes_on(seq: ScheduledSeq, text: list[int], sampled: SampledToken) -> bool:
+def draft_row(seq: ScheduledSeq, group: int, text: Sequence[int], tokens: Sequence[int], begin: int) -> ScheduledSeq:
+    """Return `tokens` to compute from position `begin` on, with a sample of what follows `text` where `seq` drafts."""
+    sampling, table = seq.sampling, (seq.block_tables[group],)
+    if sampling.logprobs is not None:
+        sampling = replace(sampling, logprobs=None)
+    at = seq.request_id, tuple(tokens), begin, table
+    return ScheduledSeq(*at, seq.num_drafts > 0, sampling, text, seq.num_prompt_tokens)
+
+
+def with_drafts(plan: StepPlan, texts: Mapping[str, Sequence[int]]) -> StepPlan:
+    """Return `plan` with the drafts that end the texts of its sequences, by request id."""
+    if not texts:
+        return plan
+    drafts = {seq.request_id: texts[seq.request_id][len(seq.history) :] for seq in plan.decode if seq.num_drafts}
+    decode = [seq._replace(token_ids=(seq.token_ids[0], *drafts.get(seq.request_id, ()))) for seq in plan.decode]
+    return plan._replace(decode=tuple(decode))
+
+
+def goes_on(seq: ScheduledSeq, text: list[int], sampled: SampledToken) -> bool:
     """Append a draft to `text`, and return whether to sample another one."""
     missing = len(seq.history) + seq.num_drafts - len(text)
     text += [sampled.token_id] if sampled.error is None else [NO_GUESS] * missing

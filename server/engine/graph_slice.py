@@ -33,7 +33,7 @@ from ..models.state_ops import Convolution, GatedNorm, Recurrence
 from ..models.stream_ops import StreamFactor, StreamsOp
 
 # "logits" of the sampled rows; "states" of all rows, normed; "stream": the residual stream, for the next stage.
-End = Literal["logits", "states", "stream"]
+End = Literal["logits", "states", "logits and states", "stream"]
 
 COMPUTED = (
     *(Activate, Add, AddRows, Attention, AttentionGate, Convolution, CrossAttention, DistanceBuckets, Experts, Gated),

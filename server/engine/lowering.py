@@ -263,11 +263,13 @@ class _Lowering:
         """Add the ops after the layers: logits of the sampled rows, or the normed stream of all rows."""
         head = self._graph.head if self._graph.has_head else None
         self._ops("states", 0, [op for op in ops if op is not head and not isinstance(op, FinishLogits)])
-        if head is None or self._slice.end == "states":
+        if head is None or "states" in self._slice.end:
             if self._stream.norm is not None:
                 self._stream.stay(self._stream.norm.name, self._stream.norm)
             self._stream.settle(self._plain_norm)
-            return
+            if head is None or self._slice.end == "states":
+                return
+            self._stream.replaced()
         finish = next((op for op in ops if isinstance(op, FinishLogits)), None)
         add_logits(self._operands, self._program, self._stream, head, finish)
 

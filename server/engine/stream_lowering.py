@@ -14,7 +14,7 @@ from ..models import stream_ops as ops
 from ..models.graph import last_op
 from ..models.linear import Linear
 from ..models.ops import Activate, Gated, Op
-from .operands import Leaves, Operands, PanelAddresses, Placement, addresses_of, float_bits
+from .operands import Branch, Leaves, Operands, PanelAddresses, Placement, addresses_of, float_bits
 from .residual_stream import ResidualStream
 
 
@@ -29,6 +29,8 @@ class StreamLowering:
     def add(self, label: str, i: int, waiting: list[Op], op: ops.StreamsOp) -> None:
         """Add an op of layer `i`, or of the embeddings, after the linear layers that wait."""
         match op:
+            case ops.GivenStates():
+                self._given(label, last_op(waiting, Linear))
             case ops.NormedStream():
                 self._stream.leave_normed(label, self._plain_norm)
             case ops.SpreadStreams() | ops.MergeStreams():
@@ -52,6 +54,15 @@ class StreamLowering:
         inputs = inputs or self._stream.read(label, linear.name, kernels.reduce_norm)
         [first, *_] = self._operands.matmul(matrix, inputs, [into] * len(inputs), ldc)
         self._program.add(f"{label} {linear.name}", kernels.matmul, [first])
+
+    def _given(self, label: str, linear: Linear | None) -> None:
+        """Norm the states that lie in the buffer of streams, and leave their product, of one core, as a branch."""
+        assert linear is not None
+        buffers, kernels = self._buffers, linear_kernels(self._at.weights.matrix(linear).weights, self._at.isa)
+        operands = self._operands.norm(self._stream.norm, Branch())._replace(hidden=buffers.streams.address)
+        self._program.add(f"{label} states", kernels.reduce_norm, [operands])
+        self.product(label, linear, self._operands.normed(), self._stream.partials[0], buffers.widths.hidden)
+        self._stream.leave_partials(1)
 
     def _change(self, label: str, kernel: Kernel, **vectors: int) -> None:
         """Add a kernel that reads all streams and replaces the one that goes through the layers."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from .linear import Axis, Linear, RowChoice, Vector, WeightRows
-from .ops import Activate, AddRows, DistanceBuckets, LayerNorm, Norm, Op, Replace, StreamNorm
+from .ops import Activate, Add, AddRows, DistanceBuckets, LayerNorm, Norm, Op, Replace, StreamNorm
 from .spec import ModelSpec
+from .stream_ops import GivenStates
 
 FRAMES = 3  # that a convolution over sound reads
 
 MakePart = Callable[[str, Axis], WeightRows]
+MakeNorm = Callable[[str, str, Axis], Norm | LayerNorm]
 
 
-def input_ops(spec: ModelSpec, part: MakePart, norm: Callable[[str, str, Axis], Norm | LayerNorm]) -> Iterator[Op]:
+def input_ops(spec: ModelSpec, part: MakePart, norm: MakeNorm) -> Iterator[Op]:
     """Yield the ops that change the embeddings of tokens; `part` and `norm` make what a module holds."""
     table, embedded, hidden = spec.stack.input, Axis("hidden", spec.stack.input.size), Axis("hidden", spec.hidden_size)
     if not table.is_projected:
@@ -33,7 +36,21 @@ def input_ops(spec: ModelSpec, part: MakePart, norm: Callable[[str, str, Axis], 
         yield StreamNorm(norm("embedding norm", "model.embed_norm", added))
     if table.is_projected:
         yield from (Linear("project_in", (part("model.project_in", hidden),), embedded, has_bias=True), Replace())
+    if table.joins_states:
+        yield from _joined(part, norm, hidden)
     yield from _distances(spec)
+
+
+def _joined(part: MakePart, norm: MakeNorm, hidden: Axis) -> Iterator[Op]:
+    """Yield the projection of the normed embedding beside normed states: the sum of a product of each half."""
+    rows = part("model.eh_proj", hidden)
+    halves = (replace(rows, module=f"{rows.module}.{name}", tensor=rows.weight) for name in ("embedding", "states"))
+    first, second = (
+        Linear("join", (half,), hidden, first_column=i * hidden.size, row_length=2 * hidden.size)
+        for i, half in enumerate(halves)
+    )
+    yield from (norm("embedding norm", "model.enorm", hidden), first, Replace())
+    yield from (norm("states norm", "model.hnorm", hidden), second, GivenStates(), Add())
 
 
 def projection(part: MakePart, name: str, inputs: Axis, outputs: Axis) -> tuple[Op, ...]:

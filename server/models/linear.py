@@ -118,6 +118,8 @@ class Linear:
     inputs: Axis
     has_bias: bool = False
     is_table: bool = False  # rows without quantization, which a kernel of their own reads
+    first_column: int = 0  # of the tensor's columns that this layer takes, where it shares the tensor with another
+    row_length: int = 0  # columns of the shared tensor; 0 = the inputs
 
     @property
     def modules(self) -> tuple[str, ...]:

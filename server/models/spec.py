@@ -35,6 +35,7 @@ class EmbeddingSpec:
     num_channels: int = 0  # of frames of sound instead of tokens: convolutions make a row of two frames
     is_projected: bool = False  # the sum, normed, is projected to the stream's size: last states have that size
     num_tasks: int = 0  # rows of a table whose first row is added; 0 = none
+    joins_states: bool = False  # states of another model, given with the tokens, are projected and added
 
 
 Input = EmbeddingSpec
@@ -84,7 +85,7 @@ class ModelSpec:
     has_pooler: bool = False  # a dense layer over the first token
     names: Names = LLAMA  # of the checkpoint's tensors
     vision: VisionSpec | None = None  # makes vectors of pictures; None = the model reads texts alone
-    num_nextn_layers: int = 0  # layers after the last that predict further tokens; they are neither loaded nor computed
+    num_nextn_layers: int = 0  # layers after the last that predict further tokens; only a predictor is computed
     served_positions: int = 0  # longest context that is computed; 0 = max_position
     why_served: str = ""  # why longer contexts are not
 
@@ -190,9 +191,9 @@ class ModelSpec:
 
     @property
     def num_streams(self) -> int:
-        """Streams that all layers have beside the one that goes through them; 0 = none."""
+        """Streams beside the one that goes through the layers, such as states that are given; 0 = none."""
         streams = self.layers[0].streams
-        return 0 if streams is None else streams.count
+        return int(self.stack.input.joins_states) if streams is None else streams.count
 
     @property
     def has_sparse_gates(self) -> bool:

@@ -75,4 +75,11 @@ class AddToStreams:
     """Add the output of a branch to all streams but the first."""
 
 
-StreamsOp = LayerInputs | LayerInput | NormedStream | SpreadStreams | MergeStreams | ChangeStreams | AddToStreams
+@dataclass(frozen=True, slots=True)
+class GivenStates:
+    """A branch: the product, by the linear layer before, of states that come with the tokens; the norm is theirs."""
+
+
+StreamsOp = (
+    LayerInputs | LayerInput | NormedStream | SpreadStreams | MergeStreams | ChangeStreams | AddToStreams | GivenStates
+)

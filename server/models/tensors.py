@@ -64,7 +64,8 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
             yield table.weight, (table.outputs.size, hidden.size)
         case Linear():
             for part in (parts := dict.fromkeys(op.parts)):  # values may be keys
-                yield part.weight, (part.outputs.size, op.inputs.size)
+                if not op.first_column:  # the layer with the first columns names the whole tensor
+                    yield part.weight, (part.outputs.size, op.row_length or op.inputs.size)
             if op.has_bias:
                 yield from ((part.bias, (part.outputs.size,)) for part in parts if not part.lacks_bias)
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm) | NormOutput(norm=norm):

@@ -216,7 +216,9 @@ class HostFootprint:
             drafting, passes = shape.draft
             draft = cls.of(drafting, ShardSpec.of(drafting, tp), passes)
             fixed = {use: fixed.get(use, 0) + draft.fixed.get(use, 0) for use in fixed | draft.fixed}
-            block += draft.kv_block + shape.block_size  # and a byte for each position, whether it is computed
+            block += draft.kv_block
+            if not drafting.stack.input.joins_states:
+                block += shape.block_size  # a byte for each position, whether it is computed
         return cls(fixed, block, layer)
 
     def total(self, num_blocks: int) -> int:

@@ -38,7 +38,7 @@ class SpeculativeScheduler(Scheduler):
     def __init__(self, config: SchedulerConfig, cache: KVCacheManager) -> None:
         super().__init__(config, cache)
         assert config.speculation is not None
-        made = ModelSpeculator if config.speculation.method == "draft_model" else Speculator
+        made = ModelSpeculator if config.speculation.is_by_model else Speculator
         self._speculator: ModelSpeculator | Speculator = made(config.speculation, config)
         self._drafted: dict[int, int] = {}  # rows of each step in flight with drafts
         self._seen: tuple[int, int | None, float] | None = None  # rows, tokens and begin of a step to be learnt from

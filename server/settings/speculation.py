@@ -10,6 +10,7 @@ from ..typed_json import JsonError, convert, parse, shown
 
 NAME = "speculative_config"
 _REJECTION = "rejection_sample_method"
+_MTP = ("deepseek_mtp", "glm4_moe_mtp")  # vLLM's names of method mtp by family
 _FIELDS = tuple(field.name for field in dataclasses.fields(SpeculationConfig))
 _LIMITS: Mapping[str, tuple[float, float]] = {
     "num_speculative_tokens": (1, MOST_SAMPLED - 1),
@@ -29,6 +30,8 @@ def read_speculation(text: str | None) -> SpeculationConfig | None:
     try:
         values = convert(parse(text), dict[str, Any])
         is_synthetic = _take_rejection(values)
+        if values.get("method") in _MTP:
+            values["method"] = "mtp"
         _require_known("method", values.get("method"), get_args(DraftMethod))
         for key in values:
             _require_known("key", key, (*_FIELDS, _REJECTION))
@@ -65,9 +68,9 @@ def _checked(config: SpeculationConfig, is_synthetic: bool, given: Collection[st
 
 def _require_model(config: SpeculationConfig, given: Collection[str]) -> None:
     is_drafted = config.method == "draft_model"
-    for name in ("model", "num_speculative_tokens"):
-        if is_drafted and name not in given:
-            raise SettingsError(f"{NAME}: method draft_model needs {name}")
+    for name, is_needed in (("model", is_drafted), ("num_speculative_tokens", config.is_by_model)):
+        if is_needed and name not in given:
+            raise SettingsError(f"{NAME}: method {config.method} needs {name}")
     for name in ("model", "quantization"):
         if not is_drafted and name in given:
             raise SettingsError(f"{NAME}: {name} is for method draft_model, and method is {config.method}")

@@ -66,7 +66,11 @@ def random_model(name: str, **changes: Any) -> Any:
     ids = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 1}
     config = transformers.AutoConfig.for_model(kind, **(shared | counts | ids | options | changes))
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    return randomized(transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval())
+
+
+def randomized(model: Any) -> Any:
+    """Fill a module with random weights, none of which is neutral."""
     with torch.no_grad():
         for each, values in (*model.named_parameters(), *model.named_buffers()):
             if "rotary" in each or "embed_scale" in each:

@@ -32,9 +32,11 @@ from ..draft_model import DraftModel
 from ..encode.distances import with_distances
 from ..grammar_store import GrammarStore
 from ..operands import Placement
-from ..runner import ModelRunner
+from ..pipeline.rows import stream_of
+from ..predictor import Predictor, StateBuffers
+from ..runner import Around, ModelRunner
 from .machine import Machine
-from .model_source import ModelSource, open_model
+from .model_source import ModelSource, open_model, open_predictor
 from .weights import OnProgress, WeightLoader
 
 NAME = "speculative_config"
@@ -67,20 +69,41 @@ def open_draft(
     cannot draft for this one, and as `open_model`.
     """
     drafts = config.speculation
-    if drafts is None or drafts.model is None:
+    if drafts is None or not drafts.is_by_model:
         return None, shape
+    if drafts.model is None:
+        return _open_predictor(config, target, requested, shape)
     path = Path(drafts.model)
     if not path.is_dir():
         raise SettingsError(f"{NAME}: model {drafts.model!r} is no directory")
     own = replace(requested, quantization=drafts.quantization, modules_to_not_convert=(), groups=None)
     model = open_model(path, own, config.tensor_parallel_size, config.cpu_threads)
-    group = next((g for g, span in enumerate(shape.kv_groups(target.spec, 1).spans) if not span.window), None)
+    group = _whole_group(target.spec, shape)
     if why := _refusal(model.spec, target.spec, shape.max_model_len, group):
         raise SettingsError(f"{NAME}: model {drafts.model!r} cannot draft: {why}")
     if why := _other_token(_tokens(path), _tokens(Path(config.tokenizer_path or config.model_path))):
         raise SettingsError(f"{NAME}: model {drafts.model!r} has another tokenizer: {why}")
     draft = DraftLoading(model, shape, group or 0, min(model.spec.vocab_size, target.spec.vocab_size))
     return draft, replace(shape, draft=draft.part)
+
+
+def _open_predictor(
+    config: EngineConfig, target: ModelSource, requested: RequestedFormats, shape: ServingShape
+) -> tuple[DraftLoading, ServingShape]:
+    """Open the layer of `target` that predicts a further token."""
+    path, spec, group = Path(config.model_path), target.spec, _whole_group(target.spec, shape)
+    if not spec.num_nextn_layers:
+        raise SettingsError(f"{NAME}: method mtp: {spec.architecture} has no layer that predicts further tokens")
+    if why := _refusal(spec, spec, shape.max_model_len, group):
+        raise SettingsError(f"{NAME}: method mtp: {why}")
+    model = open_predictor(path, requested, config.tensor_parallel_size, config.cpu_threads)
+    draft = DraftLoading(model, shape, group or 0, spec.vocab_size)
+    return draft, replace(shape, draft=draft.part)
+
+
+def _whole_group(target: ModelSpec, shape: ServingShape) -> int | None:
+    """Return the group of layers that keep all tokens; None where there is none."""
+    return next((g for g, span in enumerate(shape.kv_groups(target, 1).spans) if not span.window), None)
 
 
 def place_draft(draft: DraftLoading | None, cores: Sequence[NeuronCore], on_progress: OnProgress) -> None:
@@ -95,11 +118,16 @@ def beside_drafts(draft: DraftLoading | None, kv: KVPool, cache: CacheConfig) ->
 
 
 def add_drafts(
-    draft: DraftLoading | None, machine: Machine, runner: ModelRunner, pricer: StepPricer, grammars: GrammarStore
+    draft: DraftLoading | None,
+    machine: Machine,
+    runner: ModelRunner,
+    pricer: StepPricer,
+    grammars: GrammarStore,
+    target: Placement,
 ) -> None:
-    """Let a draft model, if there is one, draft for `runner`, and price its passes."""
+    """Let a draft model, if there is one, draft for `runner` of the placed `target`, and price its passes."""
     if draft is not None:
-        runner.around = draft.model(machine, grammars, runner.pool)
+        runner.around = draft.model(machine, grammars, runner.pool, target)
         pricer.draft = draft.costs(machine.config)
 
 
@@ -160,11 +188,13 @@ class DraftLoading:
         sizes = kv_slot_sizes(*on, self._shape.kv_dtype, cache.block_size)
         kv = KVPool.allocate(self._cores, groups.places, cache.num_blocks, sizes)
         own = replace(cache, groups=groups.spans, num_states=0)
-        known = self._cores[0].allocate("kv", "positions of drafts", cache.num_blocks * cache.block_size)
-        self._known = known.array(np.bool_, cache.num_blocks, cache.block_size)
         at = *on, self._cores, self._weights, self._tables, self._buffers, kv, own
         placement = Placement(*at, self._shape.dtype, self._shape.kv_dtype)
         self._placement = with_distances(placement, self._shape.max_model_len)
+        if self._spec.stack.input.joins_states:  # it computes all that the model computes
+            return kv.tensors
+        known = self._cores[0].allocate("kv", "positions of drafts", cache.num_blocks * cache.block_size)
+        self._known = known.array(np.bool_, cache.num_blocks, cache.block_size)
         return (*kv.tensors, known.array(np.uint8, 1, cache.num_blocks, cache.block_size))
 
     def costs(self, config: EngineConfig) -> DraftCosts:
@@ -175,10 +205,14 @@ class DraftLoading:
         model = CostModel.of(self._spec, instance(config.device), self._shard.tp, runtime)
         return DraftCosts(model, METHODS["draft_model"].runs(config.speculation.num_speculative_tokens))
 
-    def model(self, target: Machine, grammars: GrammarStore, pool: WorkerPool) -> DraftModel:
-        """Return the model, which computes on the threads of `pool`, as the machine of its target does."""
-        config = replace(target.config, speculation=None)
-        machine = Machine(config, self._shape, target.on_progress, pool, self._num_ids)
+    def model(self, on: Machine, grammars: GrammarStore, pool: WorkerPool, target: Placement) -> Around:
+        """Return the model, which computes on the threads of `pool`, as the machine `on` does for its target."""
+        config = replace(on.config, speculation=None)
+        machine = Machine(config, self._shape, on.on_progress, pool, self._num_ids)
         runner = machine.runner(self._placement, None, grammars, None)
         runner.warm_up(config.fit_threads)
+        if self._spec.stack.input.joins_states:
+            given = self._buffers.streams.array(np.float32, -1, self._buffers.widths.hidden)
+            states = StateBuffers(stream_of(target), given, stream_of(self._placement))
+            return Predictor(runner, self._group, states)
         return DraftModel(runner, self._group, self._known, self._spec.vocab_size)

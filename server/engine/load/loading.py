@@ -190,7 +190,7 @@ class ModelLoading:
         figures = self._whole, self._model.formats, self._stack, self._compiled, self._max_rank
         pricer, pooling = step_pricer(self._config, *figures), None if beside is None else beside.facts
         pricer.price_copies(self._footprint.kv_block)
-        add_drafts(self._draft, self.machine, runner, pricer, self._grammars)
+        add_drafts(self._draft, self.machine, runner, pricer, self._grammars, placement)
         longest = self._compiled.longest_chunk
         info = with_stages(self._info(placement.cache, placed.ledger, placement.cores, pricer), others)
         return LoadedEngine(

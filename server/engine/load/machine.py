@@ -57,8 +57,10 @@ class Machine:
         size, drafts = self.num_ids or placement.spec.vocab_size, self.config.speculation
         rows = placement.buffers.logits_array()
         if ring is None:
-            adapted = None if bank is None else build_program(placement, bank.memory)
-            programs = Programs(build_program(placement), adapted)
+            is_read = drafts is not None and drafts.method == "mtp"  # its states, by the layer that drafts
+            part = GraphSlice(range(placement.spec.num_layers), True, "logits and states") if is_read else None
+            adapted = None if bank is None else build_program(placement, bank.memory, part)
+            programs = Programs(build_program(placement, part=part), adapted)
             pool, inputs = self.prepared(placement, programs.kernels, bank)
             return ModelRunner(pool, programs, inputs, Sampler(pool, rows, size, grammars, drafts), placement.cache)
         layers = range(placement.spec.num_layers)

@@ -12,10 +12,12 @@ from ...checkpoint.json_file import refusals_of
 from ...checkpoint.manifest import is_artifact
 from ...checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
 from ...checkpoint.scaled_blocks import BlockForm
+from ...checkpoint.tensor_files import open_tensors
 from ...config.formats import DEFAULT_GROUPS, RequestedFormats, WeightFormats
 from ...device.buckets import BucketLists
 from ...errors import SettingsError
 from ...models.decoder import decoder_graph
+from ...models.predictor import own_head, predictor_of
 from ...models.spec import ModelSpec, without_output_layer
 from ...placement.shard import ShardSpec
 from .artifact_weights import ArtifactWeights
@@ -91,6 +93,20 @@ def open_states(directory: Path, requested: RequestedFormats, tp: int, num_threa
     checkpoint = Checkpoint.open(directory, spec, stored)
     source = CheckpointWeights(checkpoint, ShardSpec.of(spec, tp), formats, num_threads)
     return StatesSource(spec, formats, source, checkpoint)
+
+
+def open_predictor(directory: Path, requested: RequestedFormats, tp: int, num_threads: int = 1) -> ModelSource:
+    """Open the layer after the last of the model in `directory` that predicts a further token.
+
+    Raises as `open_model`, and SettingsError for an artifact.
+    """
+    if is_artifact(directory):
+        raise SettingsError(f"{directory} is compiled without layers that predict further tokens")
+    whole, formats, stored = describe_checkpoint(directory, requested)
+    spec = predictor_of(whole, own_head(whole) in open_tensors(directory, whole, {}))
+    checkpoint, shard = Checkpoint.open(directory, spec, stored), ShardSpec.of(spec, tp)
+    formats = StoredGroups(checkpoint, shard).served(spec, formats, requested)
+    return ModelSource(spec, formats, CheckpointWeights(checkpoint, shard, formats, num_threads))
 
 
 def require_generator(spec: ModelSpec) -> None:

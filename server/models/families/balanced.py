@@ -15,6 +15,7 @@ from ..config_values import MAX_LAYERS, Layers, Positions, Values, Width
 from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, RopeSpec
 from ..names import Names
 from ..rope import read_rope
+from ..spec import ModelSpec
 from .decoder import DecoderConfig
 from .exaone import Exaone4Config
 from .experts import ExpertCount, checked_groups, expert_layers, names_of
@@ -40,6 +41,9 @@ class Glm4MoeConfig(DecoderConfig, kw_only=True):
     norm_topk_prob: bool = True
     use_qk_norm: bool = False
     num_nextn_predict_layers: Annotated[int, Meta(ge=0, le=16)] = 1
+
+    def spec(self, architecture: str, values: Values) -> ModelSpec:
+        return replace(super().spec(architecture, values), num_nextn_layers=self.num_nextn_predict_layers)
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         self.require_no_bias("mlp_bias")
