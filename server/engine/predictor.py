@@ -9,9 +9,8 @@ worse guess for another text, and no other output.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,31 +19,21 @@ from .draft_model import NO_GUESS, draft_row, goes_on, with_drafts
 from .pipeline.rows import Rows
 from .runner import ModelRunner
 
-
-class StateBuffers(NamedTuple):
-    """Rows of states, [tokens, padded hidden size], in the memory of programs."""
-
-    of_model: Rows  # normed
-    given: Rows
-    own: Rows
-
-
-class _Guess(NamedTuple):
-    """The first draft of a sequence, and the layer's state from which it follows."""
-
-    length: int  # of the text before it
-    token: SampledToken
-    state: Rows  # [padded hidden size]
+_Guess = tuple[int, SampledToken, Rows]  # length of the text before it, the draft, the layer's state of the last row
+_MISSING = (0, SampledToken(NO_GUESS, error="no guess"), np.empty(0, np.float32))
 
 
 class Predictor:
     """Implements neuronserve.server.engine.runner.Around."""
 
-    def __init__(self, runner: ModelRunner, group: int, states: StateBuffers) -> None:
-        """Draft with the layer that `runner` computes, in the blocks of table `group` of each sequence."""
-        self.runner, self._group, self._states = runner, group, states
-        self._guesses: dict[str, _Guess] = {}  # of sequences that were sampled last
-        self._most = len(runner.inputs.query_start) - 1
+    def __init__(self, runner: ModelRunner, group: int, states: Rows, given: Rows, own: Rows) -> None:
+        """Draft with the layer that `runner` computes from `given` states, in the blocks of table `group`.
+
+        Its `own` states and the model's normed `states` are left by programs: all [tokens, padded hidden size].
+        """
+        self.runner, self._group, self._states, self._given, self._own = runner, group, states, given, own
+        self._guesses: dict[str, _Guess] = {}  # of the sequences that were sampled last
+        self._most = len(runner.inputs.query_start)
 
     def __call__(self, plan: StepPlan, compute: Callable[[StepPlan], StepResult]) -> StepResult:
         """Compute `plan` with drafts in the places that it has for them, then the layer's part of it."""
@@ -59,57 +48,45 @@ class Predictor:
 
     def _propose(self, plan: StepPlan) -> StepPlan:
         """Return `plan` with drafts in place of each sequence's `num_drafts` last tokens."""
-        texts = {seq.request_id: [*seq.history] for seq in plan.decode if seq.num_drafts}
-        going: list[tuple[ScheduledSeq, Rows]] = []
-        for seq in (each for each in plan.decode if each.num_drafts):
-            text, guess = texts[seq.request_id], self._guesses.get(seq.request_id)
-            if guess is None or guess.length != len(text):  # many other sequences were sampled since
-                text += [NO_GUESS] * seq.num_drafts
-            elif goes_on(seq, text, guess.token):
-                going.append((seq, guess.state))
-        while going:  # once for each further draft of the longest row of drafts
-            rows = [self._row(seq, text := texts[seq.request_id], len(text) - 2, 1) for seq, _ in going]
-            sampled = self._compute(rows, [state for _, state in going])
-            states = self._states.own[: len(rows)].copy()
-            going = [
-                (seq, state)
-                for (seq, _), state in zip(going, states, strict=True)
-                if goes_on(seq, texts[seq.request_id], sampled[seq.request_id])
-            ]
+        going, guesses = [seq for seq in plan.decode if seq.num_drafts], self._guesses
+        texts = {seq.request_id: [*seq.history] for seq in going}
+        while going:  # once for each draft of the longest row of drafts
+            at = [(seq, texts[seq.request_id], guesses.get(seq.request_id, _MISSING)) for seq in going]
+            at = [(seq, text, guess if guess[0] == len(text) else _MISSING) for seq, text, guess in at]
+            at = [(seq, text, guess) for seq, text, guess in at if goes_on(seq, text, guess[1])]
+            if going := [seq for seq, _, _ in at]:
+                rows = [self._row(seq, text, len(text) - 2, 1) for seq, text, _ in at]
+                guesses = self._compute(rows, np.stack([guess[2] for _, _, guess in at]))
         return with_drafts(plan, texts)
 
     def _follow(self, plan: StepPlan, result: StepResult) -> None:
         """Compute the rows of a step whose next tokens are known, and keep the first draft of each sampled sequence."""
         rows: list[ScheduledSeq] = []
         places: list[int] = []
-        ends = accumulate(len(seq.token_ids) for seq in plan.seqs)
-        for seq, end in zip(plan.seqs, ends, strict=True):
+        first = 0
+        for seq in plan.seqs:
             new = _new_tokens(seq, result)
             text = [*seq.history, *new] if new else seq.history
             if (count := min(len(seq.token_ids), len(text) - 1 - seq.start)) > 0:
-                first = end - len(seq.token_ids)
                 places += range(first, first + count)
                 rows.append(self._row(seq, text, seq.start, count)._replace(needs_sample=bool(new)))
-        if not rows:
-            return
-        sampled = self._compute(rows, self._states.of_model[places])
-        for row, end in zip(rows, accumulate(len(row.token_ids) for row in rows), strict=True):
-            self._guesses.pop(row.request_id, None)
-            if row.needs_sample:
-                state = self._states.own[end - 1].copy()
-                self._guesses[row.request_id] = _Guess(len(row.history), sampled[row.request_id], state)
-        for request_id in list(self._guesses)[: -self._most]:
-            del self._guesses[request_id]
+            first += len(seq.token_ids)
+        if rows:
+            new_guesses = self._compute(rows, self._states[places])
+            older = {key: guess for key, guess in self._guesses.items() if key not in new_guesses}
+            self._guesses = dict([*older.items(), *new_guesses.items()][-self._most :])
 
     def _row(self, seq: ScheduledSeq, text: Sequence[int], begin: int, count: int) -> ScheduledSeq:
         """Return `count` rows from position `begin` on, each with the token after its position."""
         return draft_row(seq, self._group, text, text[begin + 1 : begin + 1 + count], begin)
 
-    def _compute(self, rows: Sequence[ScheduledSeq], states: Iterable[Rows] | Rows) -> dict[str, SampledToken]:
-        """Return the tokens that follow sampled rows, given the state of each token."""
-        given = np.asarray(states)
-        self._states.given[: len(given)] = given
-        return self.runner.execute(StepPlan(0, (), tuple(rows))).sampled
+    def _compute(self, rows: Sequence[ScheduledSeq], states: Rows) -> dict[str, _Guess]:
+        """Return what follows the sampled ones of `rows`, given the state of each token."""
+        self._given[: len(states)] = states
+        sampled = self.runner.execute(StepPlan(0, (), tuple(rows))).sampled
+        ends = [(row, end - 1) for row, end in zip(rows, accumulate(len(r.token_ids) for r in rows), strict=True)]
+        at = ((row.request_id, len(row.history), last) for row, last in ends if row.needs_sample)
+        return {key: (length, sampled[key], self._own[last].copy()) for key, length, last in at}
 
 
 def _new_tokens(seq: ScheduledSeq, result: StepResult) -> list[int]:

@@ -46,9 +46,9 @@ class ResidualStream:
         first, stride = self._buffers.partials.address, self._buffers.sizes.partial
         return [first + (self._num_partials + core) * stride for core in range(self._num_cores)]
 
-    def leave_partials(self, count: int | None = None) -> None:
-        """Note that the first `count` cores (None: every core) have left a sum: the next branch's sums lie behind."""
-        self._num_partials += self._num_cores if count is None else count
+    def leave_partials(self, count: int = 0) -> None:
+        """Note that every core, or the first `count`, has left a partial sum: the next branch's sums lie behind."""
+        self._num_partials += count or self._num_cores
 
     def add(self, op: Add) -> None:
         """Add the branches' partial sums when it is read next, which needs no norm unless one follows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from .spec import ModelSpec
@@ -9,13 +10,8 @@ from .spec import ModelSpec
 _OWN = ("model.enorm", "model.hnorm", "model.eh_proj")
 
 
-def own_head(model: ModelSpec) -> str:
-    """Return the name of the output layer's tensor that files may have for the predictor alone."""
-    return f"model.layers.{model.num_layers}.shared_head.head.weight"
-
-
-def predictor_of(model: ModelSpec, has_head: bool) -> ModelSpec:
-    """Return the first layer of `model` that predicts further tokens, which `has_head` or shares the model's.
+def predictor_of(model: ModelSpec, tensors: Container[str]) -> ModelSpec:
+    """Return the first layer of `model` that predicts further tokens, with its own output layer if `tensors` has one.
 
     It reads a token and the model's normed last state of the token before, and is like the model's last layer
     (DeepSeek-V3, arXiv 2412.19437, section 2.2).
@@ -23,8 +19,8 @@ def predictor_of(model: ModelSpec, has_head: bool) -> ModelSpec:
     at = f"model.layers.{model.num_layers}."
     words = {module: f"{at}{module.removeprefix('model.')}" for module in _OWN}
     words["model.norm"] = f"{at}shared_head.norm"
-    if has_head and not model.is_tied:
-        words["lm_head"] = own_head(model).removesuffix(".weight")
+    if f"{at}shared_head.head.weight" in tensors and not model.is_tied:
+        words["lm_head"] = f"{at}shared_head.head"
     last = model.with_layers((replace(model.layers[-1], weights=str(model.num_layers)),))
     stack = replace(last.stack, input=replace(last.stack.input, joins_states=True))
     names = replace(model.names, words=(*model.names.words, *words.items()))

@@ -10,7 +10,6 @@ from ..typed_json import JsonError, convert, parse, shown
 
 NAME = "speculative_config"
 _REJECTION = "rejection_sample_method"
-_MTP = ("deepseek_mtp", "glm4_moe_mtp")  # vLLM's names of method mtp by family
 _FIELDS = tuple(field.name for field in dataclasses.fields(SpeculationConfig))
 _LIMITS: Mapping[str, tuple[float, float]] = {
     "num_speculative_tokens": (1, MOST_SAMPLED - 1),
@@ -30,7 +29,7 @@ def read_speculation(text: str | None) -> SpeculationConfig | None:
     try:
         values = convert(parse(text), dict[str, Any])
         is_synthetic = _take_rejection(values)
-        if values.get("method") in _MTP:
+        if values.get("method") in ("deepseek_mtp", "glm4_moe_mtp"):  # vLLM's names by family
             values["method"] = "mtp"
         _require_known("method", values.get("method"), get_args(DraftMethod))
         for key in values:

@@ -58,9 +58,14 @@ FAMILIES: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 
 
+OTHERS = {  # without latent attention
+    "glm-4.5": ("glm4_moe", 4, _EXPERTS | {"head_dim": 18, "use_qk_norm": True, "num_key_value_heads": 2})
+}
+
+
 def random_model(name: str, **changes: Any) -> Any:
-    """Return transformers' model of a row of FAMILIES with random weights, none of which is neutral."""
-    kind, heads, options = FAMILIES[name]
+    """Return transformers' model of a row with random weights, none of which is neutral."""
+    kind, heads, options = (FAMILIES | OTHERS)[name]
     shared = {"vocab_size": VOCAB, "hidden_size": 60, "intermediate_size": 88, "num_hidden_layers": 3}
     counts = {"num_attention_heads": heads, "num_key_value_heads": heads, "max_position_embeddings": 2 * MAX_TOKENS}
     ids = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 1}

@@ -33,7 +33,7 @@ from ..encode.distances import with_distances
 from ..grammar_store import GrammarStore
 from ..operands import Placement
 from ..pipeline.rows import stream_of
-from ..predictor import Predictor, StateBuffers
+from ..predictor import Predictor
 from ..runner import Around, ModelRunner
 from .machine import Machine
 from .model_source import ModelSource, open_model, open_predictor
@@ -71,39 +71,18 @@ def open_draft(
     drafts = config.speculation
     if drafts is None or not drafts.is_by_model:
         return None, shape
-    if drafts.model is None:
-        return _open_predictor(config, target, requested, shape)
-    path = Path(drafts.model)
+    path, on = Path(drafts.model or config.model_path), (config.tensor_parallel_size, config.cpu_threads)
     if not path.is_dir():
         raise SettingsError(f"{NAME}: model {drafts.model!r} is no directory")
     own = replace(requested, quantization=drafts.quantization, modules_to_not_convert=(), groups=None)
-    model = open_model(path, own, config.tensor_parallel_size, config.cpu_threads)
-    group = _whole_group(target.spec, shape)
+    model = open_model(path, own, *on) if drafts.model else open_predictor(path, requested, *on)
+    group = next((g for g, span in enumerate(shape.kv_groups(target.spec, 1).spans) if not span.window), None)
     if why := _refusal(model.spec, target.spec, shape.max_model_len, group):
-        raise SettingsError(f"{NAME}: model {drafts.model!r} cannot draft: {why}")
-    if why := _other_token(_tokens(path), _tokens(Path(config.tokenizer_path or config.model_path))):
+        raise SettingsError(f"{NAME}: model {str(path)!r} cannot draft: {why}")
+    if drafts.model and (why := _other_token(_tokens(path), _tokens(Path(config.tokenizer_path or config.model_path)))):
         raise SettingsError(f"{NAME}: model {drafts.model!r} has another tokenizer: {why}")
     draft = DraftLoading(model, shape, group or 0, min(model.spec.vocab_size, target.spec.vocab_size))
     return draft, replace(shape, draft=draft.part)
-
-
-def _open_predictor(
-    config: EngineConfig, target: ModelSource, requested: RequestedFormats, shape: ServingShape
-) -> tuple[DraftLoading, ServingShape]:
-    """Open the layer of `target` that predicts a further token."""
-    path, spec, group = Path(config.model_path), target.spec, _whole_group(target.spec, shape)
-    if not spec.num_nextn_layers:
-        raise SettingsError(f"{NAME}: method mtp: {spec.architecture} has no layer that predicts further tokens")
-    if why := _refusal(spec, spec, shape.max_model_len, group):
-        raise SettingsError(f"{NAME}: method mtp: {why}")
-    model = open_predictor(path, requested, config.tensor_parallel_size, config.cpu_threads)
-    draft = DraftLoading(model, shape, group or 0, spec.vocab_size)
-    return draft, replace(shape, draft=draft.part)
-
-
-def _whole_group(target: ModelSpec, shape: ServingShape) -> int | None:
-    """Return the group of layers that keep all tokens; None where there is none."""
-    return next((g for g, span in enumerate(shape.kv_groups(target, 1).spans) if not span.window), None)
 
 
 def place_draft(draft: DraftLoading | None, cores: Sequence[NeuronCore], on_progress: OnProgress) -> None:
@@ -213,6 +192,5 @@ class DraftLoading:
         runner.warm_up(config.fit_threads)
         if self._spec.stack.input.joins_states:
             given = self._buffers.streams.array(np.float32, -1, self._buffers.widths.hidden)
-            states = StateBuffers(stream_of(target), given, stream_of(self._placement))
-            return Predictor(runner, self._group, states)
+            return Predictor(runner, self._group, stream_of(target), given, stream_of(self._placement))
         return DraftModel(runner, self._group, self._known, self._spec.vocab_size)

@@ -17,7 +17,7 @@ from ...config.formats import DEFAULT_GROUPS, RequestedFormats, WeightFormats
 from ...device.buckets import BucketLists
 from ...errors import SettingsError
 from ...models.decoder import decoder_graph
-from ...models.predictor import own_head, predictor_of
+from ...models.predictor import predictor_of
 from ...models.spec import ModelSpec, without_output_layer
 from ...placement.shard import ShardSpec
 from .artifact_weights import ArtifactWeights
@@ -103,7 +103,9 @@ def open_predictor(directory: Path, requested: RequestedFormats, tp: int, num_th
     if is_artifact(directory):
         raise SettingsError(f"{directory} is compiled without layers that predict further tokens")
     whole, formats, stored = describe_checkpoint(directory, requested)
-    spec = predictor_of(whole, own_head(whole) in open_tensors(directory, whole, {}))
+    if not whole.num_nextn_layers:
+        raise SettingsError(f"{directory} has no layer that predicts further tokens")
+    spec = predictor_of(whole, open_tensors(directory, whole, {}))
     checkpoint, shard = Checkpoint.open(directory, spec, stored), ShardSpec.of(spec, tp)
     formats = StoredGroups(checkpoint, shard).served(spec, formats, requested)
     return ModelSource(spec, formats, CheckpointWeights(checkpoint, shard, formats, num_threads))
