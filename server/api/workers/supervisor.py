@@ -30,11 +30,12 @@ from .. import peers
 from ..config import ApiConfig, WorkerRole
 from ..event_loop import run
 from ..host_memory import HostMemory
+from ..http.http_server import FLUSH_TIMEOUT_S
 from ..http.watched_files import WatchedFiles
 from ..listener import address, health_process
 from ..phase import phase_of
 from ..ready_file import ReadyFile
-from ..server import ENGINE_STOP_TIMEOUT_S, FLUSH_TIMEOUT_S, until_dead
+from ..server import ENGINE_STOP_TIMEOUT_S, until_dead
 from ..service import charge_rate
 from ..shared import Desks, Shared
 from ..start_screen import show_way_in, start_screen
