@@ -141,7 +141,9 @@ def _add_argument(
     name = options.get("dest", flags[0])
     field = fields[name]
     leaves = _leaves(field.annotation)
-    if get_origin(field.annotation) is tuple:
+    if get_origin(field.annotation) is tuple and not flags[0].startswith("-"):
+        options |= {"action": "store", "nargs": "*"}
+    elif get_origin(field.annotation) is tuple:
         options["action"] = "append" if leaves == [str] else "store"
         if extra := field.json_schema_extra:  # several may follow the flag
             options |= {"action": "extend", **cast(dict[str, Any], extra)}
