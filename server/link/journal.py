@@ -46,6 +46,12 @@ class OpenSequence:
     is_sent: bool = False  # to this engine
     is_placed: bool = False  # in its batch
 
+    def __post_init__(self) -> None:
+        """Continue what the engine of another server began."""
+        request = self.request
+        self.token_ids, self.num_cached_tokens = [*request.generated_token_ids], request.num_cached_tokens
+        self.base = self.charge = request.charged or NOTHING
+
     @property
     def resumed(self) -> Request:
         """The request as the next engine gets it."""

@@ -1,6 +1,7 @@
 """/v1/responses: create a response, whole, as a stream or in the background; read, cancel and delete stored ones."""
 
 import json
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -37,14 +38,17 @@ async def create_response(
     background: BackgroundOf,
 ) -> HttpResponse:
     """Answer the items of a request, behind those of an earlier response."""
-    run = await prepare(origin_of(request), body, service)
+    origin = origin_of(request)
+    if body.background:  # it goes on without its client, and so without a router
+        origin = replace(origin, resumed=None)
+    run = await prepare(origin, body, service)
     if body.background:
         await background.start(run, bool(body.stream))
         if body.stream:
             return EventStream(background.follow(run.response.id, -1), end=b"")
         return _json(run.response)
     if body.stream:
-        return EventStream(run.frames(), end=b"")
+        return EventStream(run.frames(), end=b"", journal=run.journal)
     return _json(await until_disconnect(request.receive, run.finished()))
 
 
