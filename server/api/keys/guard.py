@@ -59,7 +59,7 @@ class Guard:
                 caller = _require(caller, scope["path"])
                 if _is_counted(scope["path"], scope["method"]):
                     await caller.use.let_in()
-            if needs_local(self._ring, scope["path"]) and not _is_local(scope):
+            if needs_local(self._ring, scope["path"]) and not is_local(scope):
                 raise Forbidden(
                     f"Without an operator's key {scope['path'][:200]} is open to this host's own processes of the "
                     "server's user alone: ask from there, or start the server with --admin-api-key."
@@ -116,7 +116,7 @@ def _require(caller: Caller | None, path: str) -> Caller:
     return caller
 
 
-def _is_local(scope: Scope) -> bool:
+def is_local(scope: Scope) -> bool:
     """Return whether a request comes from a process of this host and user, and not through a proxy."""
     if any(header(scope, name) is not None for name in FORWARDED):
         return False
