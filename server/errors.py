@@ -10,7 +10,7 @@ NeuronserveError
 │   ├── HostMemoryError           the host has less memory than the emulation needs
 │   ├── AdapterSlotsFull          more LoRA adapters than there is room for
 │   ├── EngineLost                an engine died while it served: exit code 1 at the server's end
-│   └── WorkerLost                one of several API processes died again and again: exit code 1
+│   └── ReplicaEnded              a replica of --replicas died again and again: exit code 1
 ├── StepTooLarge                  a step is beyond what the runner has room for: a defect of the server
 ├── KernelAccessError             a kernel left the memory of its operands: a defect, found in checked mode only
 └── RequestError                  one request is refused; no other request notices
@@ -93,8 +93,8 @@ class EngineLost(StartError):
     exit_code = 1
 
 
-class WorkerLost(StartError):
-    """An API process died more often than it is restarted. The server ends, so that a supervisor restarts it."""
+class ReplicaEnded(StartError):
+    """A replica died more often than it is restarted. The router ends, so that a supervisor restarts it."""
 
     exit_code = 1
 

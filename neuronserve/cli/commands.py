@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 from neuronserve.cli.call import Call, Parser
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
 
+    from neuronserve.server.link.handle import EngineMain
     from neuronserve.server.settings.model import ModelSettings
+    from neuronserve.server.settings.serve import ServeSettings
 
 
 def serve(call: Call) -> None:
@@ -26,13 +29,27 @@ def serve(call: Call) -> None:
     if not {"-h", "--help"}.intersection(call.argv):
         start_fork_server()
     from neuronserve.cli.real_device import check_serve
-    from neuronserve.cli.serve import additions_of, serve_settings
-    from neuronserve.server.link.handle import EngineHandle
+    from neuronserve.cli.serve import serve_settings
 
     settings = call.settings(serve_settings())
     settings.require_price()
     model_path = check_serve(settings, partial(_model_path, settings))
-    engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
+    if settings.replicas > 1:
+        from neuronserve.cli.replicas import serve_replicas
+
+        serve_replicas(settings, model_path, call.engine)
+    else:
+        serve_alone(settings, model_path, call.engine)
+
+
+def serve_alone(
+    settings: ServeSettings, model_path: Path, engine: EngineMain, listener: socket.socket | None = None
+) -> None:
+    """Run one server, on `listener` or where the settings say."""
+    from neuronserve.cli.serve import additions_of
+    from neuronserve.server.link.handle import EngineHandle
+
+    engines = [EngineHandle(each, engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
         from neuronserve.server.api.http.deferred import import_fastapi
 
@@ -40,17 +57,8 @@ def serve(call: Call) -> None:
         from neuronserve.server.api import server
         from neuronserve.server.api.listener import bind
 
-        config = settings.api_config(model_path)
-        config = replace(config, additions=additions_of(settings))
-        listener = bind(settings.host, settings.port)
-        if settings.api_workers > 1:
-            from neuronserve.cli.worker import start_worker
-            from neuronserve.server.api.workers import supervisor
-
-            start = partial(start_worker, settings, model_path, listener)
-            supervisor.serve(config, engines, listener, settings.api_workers, start)
-        else:
-            server.serve(config, engines, listener)
+        config = replace(settings.api_config(model_path), additions=additions_of(settings))
+        server.serve(config, engines, listener or bind(settings.host, settings.port))
     finally:
         for process in engines:
             process.close()

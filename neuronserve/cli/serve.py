@@ -28,10 +28,10 @@ def serve_settings() -> type[ServeSettings]:
 def additions_of(settings: ServeSettings) -> tuple[Addition, ...]:
     """Return the console and fault injection, if they are wanted and installed. They import FastAPI.
 
-    The console shows one API process, so several have none; it has the planner's page.
+    The console shows one server, so several replicas have none; it has the planner's page.
     """
     found: list[Addition] = []
-    if settings.console and settings.api_workers == 1 and is_installed("console", "planner"):
+    if settings.console and settings.replicas == 1 and is_installed("console", "planner"):
         from neuronserve.console.addition import ConsolePages
         from neuronserve.console.question import InForce
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import multiprocessing
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,6 @@ from ..errors import EngineLost, RequestError
 from ..host.open_files import REFUSED_CONNECTIONS
 from ..link.groups import EngineGroups
 from ..link.handle import EngineHandle
-from ..link.hub.remote import AnyEngines
 from .app import build_app
 from .batch.runner import BatchRunner
 from .config import ApiConfig
@@ -43,19 +43,18 @@ DEAD_S = 10.0  # for which a server without engines answers 503 with the reason,
 class ApiServer:
     """One server on one socket. `run` returns when the server has ended."""
 
-    def __init__(self, config: ApiConfig, engines: AnyEngines, listener: socket.socket) -> None:
+    def __init__(self, config: ApiConfig, engines: EngineGroups, listener: socket.socket) -> None:
         self._watched = list(self._files_of(config))  # before they are read
         self.service = Service(config, engines)
         app = build_app(self.service)
         self._listener = listener
         self._ready_file = ReadyFile(config.ready_file)
-        self._health = health_process(config)
+        self._health = health_process(config.host, config.health_port)
         count_refusal = self.service.telemetry.refused_connections.inc
         self._tls = None if config.tls is None else Tls(config.tls)
         connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal, self._tls)
         self._background: Background = app.state.background
-        accepts = config.worker is None or not config.worker.is_successor
-        self._uvicorn = HttpServer(app, connections, accepts)
+        self._uvicorn = HttpServer(app, connections)
         self._log_interval_s = config.log_stats_interval_s
         self._timeout_s = config.shutdown_timeout_s
         self._abort_now = asyncio.Event()
@@ -121,6 +120,13 @@ class ApiServer:
         with contextlib.suppress(RequestError):
             self.service.restart_engines()
 
+    def abandon(self) -> None:
+        """End at once: nobody is left to answer."""
+        if (parent := multiprocessing.parent_process()) is not None:
+            asyncio.get_running_loop().remove_reader(parent.sentinel)
+        self.shutdown()
+        self.shutdown()
+
     async def _load(self) -> None:
         with start_screen() as report:
             await self.service.load(report)
@@ -133,8 +139,11 @@ class ApiServer:
             self._batches = asyncio.create_task(BatchRunner(self.service).run())
         url = address(self._listener, "http" if self._tls is None else "https")
         self._ready_file.write(url, model=self.service.config.model_names[0], device=self.service.model.info.device)
-        log.info("ready: %s", url)
-        show_way_in(url)
+        if self.service.config.is_replica:
+            log.info("replica at %s is ready", url)
+        else:
+            log.info("ready: %s", url)
+            show_way_in(url)
 
     def _log_model(self) -> None:
         info = self.service.model.info
@@ -184,7 +193,7 @@ class ApiServer:
                     await self._abort_now.wait()
 
 
-async def until_dead(engines: AnyEngines) -> None:
+async def until_dead(engines: EngineGroups) -> None:
     """Return some time after the last engine that served has ended."""
     while engines.loss is None or engines.is_alive:
         await asyncio.sleep(POLL_S * 10)
@@ -203,4 +212,6 @@ async def _serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: s
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.shutdown)
     loop.add_signal_handler(signal.SIGHUP, server.restart_engines)
+    if (parent := multiprocessing.parent_process()) is not None:  # a router, without which nobody reaches this replica
+        loop.add_reader(parent.sentinel, server.abandon)
     await server.run()

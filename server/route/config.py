@@ -8,6 +8,8 @@ from pathlib import Path
 from ..api.http.tls import TlsConfig
 from .address import Address
 
+FILES_OF_REQUEST = 2  # the client's connection, and the replica's
+
 
 @dataclass(frozen=True, slots=True)
 class RouteConfig:
@@ -28,4 +30,6 @@ class RouteConfig:
     tls: TlsConfig | None = None
     ca_file: Path | None = None  # authorities of replicas' certificates; None = the system's
     shutdown_timeout_s: float = 30.0
+    health_port: int | None = None  # of the process that answers probes; None = no such process
+    shows_replicas: bool = False  # `/metrics` has those of the replicas too
     ready_file: Path | None = None

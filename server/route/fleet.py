@@ -43,6 +43,10 @@ class Fleet:
         """Replicas that take requests, by name: the same order in every router."""
         return sorted((each for each in self.replicas if each.is_up), key=lambda each: each.address.name)
 
+    def has_served(self, address: Address) -> bool:
+        """Return whether a replica has been up."""
+        return any(each.has_served for each in self.replicas if each.address == address)
+
     async def run(self) -> None:
         """Find and watch the replicas; never return."""
         if self._file is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from .fleet import Fleet
@@ -51,3 +52,21 @@ class Metrics(Collector):
             up.add_metric([replica.address.name], replica.is_up)
             tokens.add_metric([replica.address.name], self._fleet.ledger.num_open_tokens(replica.number))
         yield from (up, tokens)
+
+
+class Gathered(Collector):
+    """The router's metrics and those that its replicas expose, with the replica as a label."""
+
+    def __init__(self, own: Collector, texts: Mapping[str, str]) -> None:
+        """`texts`: what each replica exposes, by its name."""
+        self._own, self._texts = own, texts
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each family once."""
+        families: dict[str, Metric] = {}
+        for name, text in self._texts.items():
+            for family in text_string_to_metric_families(text):
+                merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                merged.samples += [each._replace(labels={"replica": name, **each.labels}) for each in family.samples]
+        yield from self._own.collect()
+        yield from families.values()

@@ -23,7 +23,7 @@ class Replica:
 
     def __init__(self, number: int, address: Address, silence_s: float, tls: ssl.SSLContext) -> None:
         self.number, self.address = number, address
-        self.is_up = False
+        self.is_up = self.has_served = False
         self.is_leaving = False  # no longer listed: open requests end, and it gets no more
         self.open: set[Upstream] = set()
         self.changed: Callable[[Replica], None] = lambda _: None  # called when `is_up` has changed
@@ -84,7 +84,7 @@ class Replica:
 
     def _set(self, is_up: bool) -> None:
         if is_up != self.is_up:
-            self.is_up = is_up
+            self.is_up, self.has_served = is_up, self.has_served or is_up
             log.info("replica %s is %s", self.address.name, "up" if is_up else "not up")
             self.changed(self)
 

@@ -13,9 +13,10 @@ from ..api.http.connections import Connections
 from ..api.http.http_server import HttpServer
 from ..api.http.tls import Tls
 from ..api.http.watched_files import WatchedFiles
-from ..api.listener import address
+from ..api.listener import address, health_process
 from ..api.ready_file import ReadyFile
 from ..host.open_files import REFUSED_CONNECTIONS
+from .children import Children
 from .config import RouteConfig
 from .fleet import Fleet
 from .proxy import Proxy, build_app
@@ -27,9 +28,9 @@ POLL_S = 0.05
 class RouteServer:
     """One router on one socket. `run` returns when it has ended."""
 
-    def __init__(self, config: RouteConfig, listener: socket.socket) -> None:
+    def __init__(self, config: RouteConfig, listener: socket.socket, children: Children | None = None) -> None:
         """Raises SettingsError for a wrong file of replicas or certificates."""
-        self._config, self._listener = config, listener
+        self._config, self._listener, self._children = config, listener, children
         self._fleet = Fleet(config)
         self._proxy = Proxy(config, self._fleet)
         self._tls = None if config.tls is None else Tls(config.tls)
@@ -37,24 +38,39 @@ class RouteServer:
         connections = Connections(listener, *most, lambda: None, self._tls)
         self._http = HttpServer(build_app(config, self._proxy), connections)
         self._ready_file = ReadyFile(config.ready_file)
+        self._health = health_process(config.host, config.health_port)
         self._draining: asyncio.Task[None] | None = None
         self._end_now = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until `shutdown` is done."""
+        """Serve until `shutdown` is done. Raises StartError and ReplicaEnded of its own replicas."""
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
-        others = [asyncio.create_task(work) for work in (self._fleet.run(), self._announce())]
+        lasting = {serving, asyncio.create_task(self._fleet.run())}
+        work = [self._announce()]
         if self._config.tls is not None and self._tls is not None:
-            watched = WatchedFiles(self._config.tls.files, self._tls.reload)
-            others.append(asyncio.create_task(watched.watch()))
+            work.append(WatchedFiles(self._config.tls.files, self._tls.reload).watch())
+        if self._health is not None:
+            work.append(self._health.follow(lambda: self._proxy.phase))
+        if self._children is not None:
+            self._children.has_served = self._fleet.has_served
+            lasting.add(asyncio.create_task(self._children.keep()))
+        others = [asyncio.create_task(each) for each in work]
         try:
-            await serving
+            done, _ = await asyncio.wait(lasting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
+            self._http.should_exit = True
             self._ready_file.remove()
-            for task in others:
+            await asyncio.gather(serving, return_exceptions=True)
+            for task in (*others, *lasting):
                 task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.gather(*others, *lasting, return_exceptions=True)
+            if self._children is not None:
+                await self._children.close()
             await self._fleet.close()
+            if self._health is not None:
+                self._health.close()
 
     def shutdown(self) -> None:
         """Drain, then end. A second call ends open requests at once."""
@@ -64,13 +80,19 @@ class RouteServer:
         else:
             self._end_now.set()
 
+    def restart_engines(self) -> None:
+        """Have its own replicas restart their engines."""
+        if self._children is not None:
+            self._children.signal(signal.SIGHUP)
+
     async def _announce(self) -> None:
-        """Write the ready file when the first replica is up."""
-        while not self._fleet.up:
+        """Write the ready file when the first replica is up, or all of its own are."""
+        num_needed = 1 if self._children is None else len(self._config.replicas)
+        while len(self._fleet.up) < num_needed:
             await asyncio.sleep(POLL_S)
         url = address(self._listener, "http" if self._tls is None else "https")
         self._ready_file.write(url, replicas=[replica.address.name for replica in self._fleet.replicas])
-        log.info("ready: %s, for %d replicas", url, len(self._fleet.replicas))
+        log.info("ready: %s", url)
 
     async def _drain(self) -> None:
         log.info("draining: %d requests open, at most %g s", self._proxy.num_open, self._config.shutdown_timeout_s)
@@ -81,14 +103,15 @@ class RouteServer:
         self._http.should_exit = True
 
 
-def route(config: RouteConfig, listener: socket.socket) -> None:
+def route(config: RouteConfig, listener: socket.socket, children: Children | None = None) -> None:
     """Run a router until it has shut down after SIGTERM or SIGINT. Raises StartError."""
-    run(_route(config, listener))
+    run(_route(config, listener, children))
 
 
-async def _route(config: RouteConfig, listener: socket.socket) -> None:
-    server = RouteServer(config, listener)
+async def _route(config: RouteConfig, listener: socket.socket, children: Children | None) -> None:
+    server = RouteServer(config, listener, children)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.shutdown)
+    loop.add_signal_handler(signal.SIGHUP, server.restart_engines)
     await server.run()

@@ -10,12 +10,10 @@ from ..api.http.host_names import names_of
 from ..errors import SettingsError
 from ..host.open_files import max_connections, raise_open_files
 from ..route.address import FORMS, parse
-from ..route.config import RouteConfig
+from ..route.config import FILES_OF_REQUEST, RouteConfig
 from .base import File, Texts, slice_of
 from .logs import LogFormat, log_to_stderr
 from .tls import TlsSettings
-
-FILES_OF_REQUEST = 2  # the client's connection, and the replica's
 
 
 class RouteSettings(TlsSettings):

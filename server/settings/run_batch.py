@@ -7,7 +7,7 @@ from pydantic import Field
 from .serve import ServeSettings
 
 OF_HTTP = frozenset(  # without effect, because nothing listens
-    {"host", "port", "health_port", "api_workers"}
+    {"host", "port", "health_port", "replicas"}
     | {"api_key", "api_key_file", "admin_api_key", "api_keys_file", "public_paths"}
     | {"ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"}
     | {"allowed_origins", "allowed_hosts", "shutdown_timeout", "disable_access_log"}

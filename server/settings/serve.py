@@ -22,9 +22,12 @@ from ..config import DataParallel, EngineConfig, TraceConfig
 from ..config.formats import RunnerKind
 from ..device.catalog import instance
 from ..device.prices import DEFAULT_REGION, PriceBasis
+from ..host.cpu_quota import host_threads
 from ..host.memory import GIB, available_bytes
 from ..host.open_files import max_connections, raise_open_files
 from ..link.handle import EngineMode
+from ..route.address import Address
+from ..route.config import FILES_OF_REQUEST, RouteConfig
 from .base import File, Texts, slice_of
 from .engine import EngineSettings
 from .healing import HealingSettings
@@ -59,8 +62,8 @@ class ServeSettings(
     data_parallel_size: int = Field(
         1, ge=1, le=64, description="number of engines, each on tensor_parallel_size cores; other limits are per engine"
     )
-    api_workers: int = Field(
-        1, ge=1, le=64, description="processes that answer HTTP at one port, with shared engines; needs data_dir"
+    replicas: int = Field(
+        1, ge=1, le=64, description="servers behind one address, each with its own engines, CPUs and data_dir/NUMBER"
     )
     runner: RunnerKind = Field("auto", description="generate text, or only encode; auto follows the model's files")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
@@ -156,8 +159,8 @@ class ServeSettings(
     def notices(self) -> tuple[str, ...]:
         asked, possible = self.max_num_queued_reqs, self._max_open
         lines = list(super().notices)
-        if self.api_workers > 1:
-            lines.append("there is no console with --api-workers: it would show what one of the processes knows")
+        if self.replicas > 1:
+            lines.append("there is no console with --replicas: it would show what one of them knows")
         if asked > possible:
             why = "the process may open no more files (ulimit -n)"
             lines.append(f"--max-num-queued-reqs is {possible}, not {asked}: {why}")
@@ -185,15 +188,11 @@ class ServeSettings(
         return self
 
     @model_validator(mode="after")
-    def _workers_can_share(self) -> Self:
-        if self.api_workers == 1:
-            return self
-        if self.data_dir is None:
-            raise ValueError("api_workers needs data_dir: its processes share responses, files and batches there")
-        if self.console and "console" in self.model_fields_set:
-            raise ValueError("console shows what one process knows, so it needs api_workers 1")
-        if self.engine_mode == "thread":
-            raise ValueError("engine_mode thread puts the engine into the one API process, so it needs api_workers 1")
+    def _replicas_are_apart(self) -> Self:
+        if self.replicas > 1 and self.console and "console" in self.model_fields_set:
+            raise ValueError("console shows what one replica knows, so it needs replicas 1")
+        if self.replicas > 1 and self.kv_events is not None:
+            raise ValueError("kv_events_config names one port, so it needs replicas 1")
         return self
 
     @property
@@ -270,6 +269,31 @@ class ServeSettings(
         is_wanted = "data_dir" not in self.model_fields_set and self.port
         return data_home() / "neuronserve" / str(self.port) if is_wanted else None
 
+    def of_replica(self, number: int) -> Self:
+        """Return the settings of one of several replicas: its share of the host, behind this server's address."""
+        directory = self.data_dir or self._default_data_dir
+        own: dict[str, object] = {"host": "127.0.0.1", "allowed_origins": (), "allowed_hosts": (), "console": False}
+        own |= dict.fromkeys(("health_port", "ready_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"))
+        own |= {"data_dir": None if directory is None else directory / str(number), "ssl_cert_reqs": 0}
+        threads = host_threads() if self.cpu_threads == "auto" else self.cpu_threads
+        own |= {"cpu_threads": max(1, threads // self.replicas)}
+        own |= {"host_memory_gib": min(available_bytes(), self._host_memory_bytes or sys.maxsize) / GIB / self.replicas}
+        return self.model_copy(update=own)
+
+    def route_config(self, replicas: tuple[Address, ...]) -> RouteConfig:
+        """Return the configuration of the router in front of the replicas."""
+        return slice_of(
+            RouteConfig,
+            self,
+            replicas=replicas,
+            allowed_hosts=names_of(self.host, self.allowed_hosts),
+            tls=self.tls_config,
+            shows_replicas=True,
+            shutdown_timeout_s=self.shutdown_timeout,
+            max_connections=max_connections(0) // FILES_OF_REQUEST,
+            max_body_bytes=max(self.max_body_bytes, self.max_file_bytes),
+        )
+
     def api_config(self, model_path: Path) -> ApiConfig:
         """Return the API's configuration."""
         return slice_of(
@@ -284,10 +308,11 @@ class ServeSettings(
             max_connections=max_connections(self._num_engines),
             host_memory_bytes=self._host_memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
-            store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1, default_dir=self._default_data_dir),
+            store=slice_of(StoreConfig, self, default_dir=self._default_data_dir),
             media=self.media_config,
             healing=self.healing,
             kv_events=self.kv_events,
+            is_replica=self.replicas > 1,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,
             otlp_traces_protocol=cast(OtlpProtocol, traces_protocol(self.otlp_traces_protocol)),

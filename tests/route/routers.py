@@ -12,7 +12,17 @@ from pathlib import Path
 
 import httpx
 
-from tests.api.serving import LOG_BYTES, ROOT, Server, command, environment, read_until, running_server
+from tests.api.serving import (
+    LOG_BYTES,
+    ROOT,
+    Server,
+    children,
+    command,
+    command_line,
+    environment,
+    read_until,
+    running_server,
+)
 
 
 @contextlib.contextmanager
@@ -23,8 +33,8 @@ def running_router(*args: str) -> Iterator[Server]:
     assert process.stderr is not None
     fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, LOG_BYTES)
     try:
-        log = read_until(process, rb"ready: (https?://[^\s\",]+)[,\s]")
-        found = re.search(r"ready: (https?://[^\s\",]+)", log)
+        log = read_until(process, rb"ready: (https?://[^\s\"]+)")
+        found = re.search(r"ready: (https?://[^\s\"]+)", log)
         assert found is not None, log
         yield Server(process, found[1], log)
     finally:
@@ -52,3 +62,8 @@ def metric(url: str, name: str) -> dict[str, float]:
     return {
         found[1]: float(found[2]) for found in re.finditer(rf'^{name}{{replica="([^"]+)"}} (\S+)$', text, re.MULTILINE)
     }
+
+
+def replica_pids(server: Server) -> list[int]:
+    """Pids of the replicas, which alone of the router's children are spawned by it."""
+    return [pid for pid in children(server.process.pid) if b"spawn_main" in command_line(pid)]

@@ -23,8 +23,7 @@ FLUSH_TIMEOUT_S = 5  # for complete answers that their clients have not read yet
 class HttpServer(uvicorn.Server):
     """Serves the connections that `connections` accepts, until `should_exit` is set."""
 
-    def __init__(self, app: ASGIApp, connections: Connections, accepts: bool = True) -> None:
-        """Without `accepts`, connections wait until `accept` is called."""
+    def __init__(self, app: ASGIApp, connections: Connections) -> None:
         config = uvicorn.Config(
             cast(ASGI3Application, app),
             ws="none",
@@ -37,20 +36,11 @@ class HttpServer(uvicorn.Server):
         )
         super().__init__(config)
         self._connections = connections
-        self._accepts = accepts
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         del sockets
         await super().startup(sockets=[])
-        if self._accepts:
-            self._connections.open(self._protocol)
-
-    def accept(self) -> None:
-        """Accept connections from now on."""
-        if not self._accepts:
-            self._accepts = True
-            if self.started:
-                self._connections.open(self._protocol)
+        self._connections.open(self._protocol)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._connections.close()

@@ -97,21 +97,24 @@ class Generation:
             yield deltas
         if not self._requests:
             return
-        with counted_refusals(self._service), adapters.using(self._adapter):
-            async with gate.entered(*entry) as stream:
-                with self._watch as watch:
-                    watch.placed(stream.engines)
-                    stream.taker = None if forward is None else self._taker(stream, forward)
-                    while stream.is_open:
-                        try:
-                            events = await (stream.next() if timeout_s is None else self._next(stream, timeout_s))
-                        except RequestTimeout:
-                            if not any(choice.num_tokens for choice in self._choices.values()):
-                                raise
-                            yield self._time_out()
-                            return
-                        if events:
-                            yield self._merge(stream, events)
+        with (
+            counted_refusals(self._service),
+            adapters.using(self._adapter),
+            gate.entered(*entry) as stream,
+            self._watch as watch,
+        ):
+            watch.placed(stream.engines)
+            stream.taker = None if forward is None else self._taker(stream, forward)
+            while stream.is_open:
+                try:
+                    events = await (stream.next() if timeout_s is None else self._next(stream, timeout_s))
+                except RequestTimeout:
+                    if not any(choice.num_tokens for choice in self._choices.values()):
+                        raise
+                    yield self._time_out()
+                    return
+                if events:
+                    yield self._merge(stream, events)
 
     def usage(self, has_output: bool = True) -> Usage:
         """Return token counts and device time so far; without output, those before the first token."""
@@ -140,11 +143,11 @@ class Generation:
         """Each prompt once, with the sampling of its first choice."""
         return self._sequences[:: self._n]
 
-    async def require_welcome(self) -> None:
+    def require_welcome(self) -> None:
         """Raise what `deltas` would raise at once: Overloaded, or RateLimited."""
         gate = self._service.served.gate
         with counted_refusals(self._service):
-            await gate.require_welcome(self._requests, self._rank, self._use, self._num_prompt_tokens)
+            gate.check(self._requests, self._rank, self._use, self._num_prompt_tokens)
 
     def _device_usage(self) -> DeviceUsage:
         choices = self._choices.values()

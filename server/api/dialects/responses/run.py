@@ -51,9 +51,9 @@ class ResponseRun:
         self._writer = ResponseWriter(response, reader, names, writing)
         self._is_begun = False  # events have been sent
 
-    async def require_welcome(self) -> None:
+    def require_welcome(self) -> None:
         """Raise Overloaded or RateLimited if the response would end with that at once."""
-        await self._generation.require_welcome()
+        self._generation.require_welcome()
 
     async def finished(self) -> Response:
         """Return the whole response. Raises RequestError when it fails."""
@@ -136,5 +136,4 @@ class ResponseRun:
             body=body,
             input_items=self._items,
             owner=self._owner,
-            worker="" if (worker := self._service.config.worker) is None else worker.life,
         )
