@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from neuronserve.cli import client_tests, commands, route
+from neuronserve.cli import client_tests, commands, pipeline, route
 from neuronserve.cli.call import Call, Parser
 from neuronserve.cli.ending import INTERRUPTED, leave
 from neuronserve.server import __version__
@@ -16,9 +16,10 @@ from neuronserve.server.errors import StartError
 if TYPE_CHECKING:
     from neuronserve.server.config import EngineConfig
     from neuronserve.server.link.handle import EngineEnd, EngineMain
+    from neuronserve.server.link.stage_ends import StageEnd
 
 
-def engine_main(config: EngineConfig, end: EngineEnd) -> int:
+def engine_main(config: EngineConfig, end: EngineEnd | StageEnd) -> int:
     """Run an engine in this process; no other process imports the compiler."""
     from neuronserve.server.engine.process import run_engine
     from neuronserve.server.engine.serving import load_served
@@ -98,6 +99,7 @@ COMMANDS: dict[str, tuple[Run, str]] = {
         client_tests.survive,
         "run a client's command through each fault, and list the faults that it did not survive",
     ),
+    "stage": (pipeline.stage, "compute a pipeline stage for a server on another host"),
     "doctor": (commands.doctor, "check this host: expected speed, problems, and how to mend them"),
     "completion": (commands.completion, "print a completion script for bash, zsh or fish"),
 }

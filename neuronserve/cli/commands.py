@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import gc
 import sys
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from neuronserve.cli.call import Call, Parser
 
 if TYPE_CHECKING:
-    import socket
     from pathlib import Path
 
-    from neuronserve.server.link.handle import EngineMain
     from neuronserve.server.settings.model import ModelSettings
-    from neuronserve.server.settings.serve import ServeSettings
 
 
 def serve(call: Call) -> None:
@@ -29,7 +25,7 @@ def serve(call: Call) -> None:
     if not {"-h", "--help"}.intersection(call.argv):
         start_fork_server()
     from neuronserve.cli.real_device import check_serve
-    from neuronserve.cli.serve import serve_settings
+    from neuronserve.cli.serve import serve_alone, serve_settings
 
     settings = call.settings(serve_settings())
     settings.require_price()
@@ -40,28 +36,6 @@ def serve(call: Call) -> None:
         serve_replicas(settings, model_path, call.engine)
     else:
         serve_alone(settings, model_path, call.engine)
-
-
-def serve_alone(
-    settings: ServeSettings, model_path: Path, engine: EngineMain, listener: socket.socket | None = None
-) -> None:
-    """Run one server, on `listener` or where the settings say."""
-    from neuronserve.cli.serve import additions_of
-    from neuronserve.server.link.handle import EngineHandle
-
-    engines = [EngineHandle(each, engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
-    try:
-        from neuronserve.server.api.http.deferred import import_fastapi
-
-        import_fastapi()
-        from neuronserve.server.api import server
-        from neuronserve.server.api.listener import bind
-
-        config = replace(settings.api_config(model_path), additions=additions_of(settings))
-        server.serve(config, engines, listener or bind(settings.host, settings.port))
-    finally:
-        for process in engines:
-            process.close()
 
 
 def run_batch(call: Call) -> int:

@@ -12,6 +12,7 @@ from neuronserve.server.settings.doctor import DoctorSettings
 from neuronserve.server.settings.embed import EmbedSettings
 from neuronserve.server.settings.models import ModelsSettings
 from neuronserve.server.settings.monitor import LsSettings, MonitorSettings, TopSettings
+from neuronserve.server.settings.pipeline import StageSettings
 from neuronserve.server.settings.route import RouteSettings
 from neuronserve.server.settings.run_batch import RunBatchSettings
 from neuronserve.server.settings.sources import names
@@ -30,6 +31,7 @@ BY_COMMAND: dict[str, type[Settings]] = {
     "ls": LsSettings,
     "top": TopSettings,
     "monitor": MonitorSettings,
+    "stage": StageSettings,
     "doctor": DoctorSettings,
 }
 if is_installed("planner"):

@@ -29,16 +29,19 @@ def serve_replicas(settings: ServeSettings, model_path: Path, engine: EngineMain
     from neuronserve.server.api.listener import bind
     from neuronserve.server.route.children import Children
     from neuronserve.server.route.server import route
+    from neuronserve.server.settings.replicas import router_config
 
     listener = bind(settings.host, settings.port)
     children = Children(settings.replicas, partial(_replica, settings, model_path, engine))
-    route(settings.route_config(children.addresses), listener, children)
+    route(router_config(settings, children.addresses), listener, children)
 
 
 def _replica(
     settings: ServeSettings, model_path: Path, engine: EngineMain, number: int, listener: socket.socket
 ) -> BaseProcess:
-    args = (settings.of_replica(number), model_path, engine, listener)
+    from neuronserve.server.settings.replicas import of_replica
+
+    args = (of_replica(settings, number), model_path, engine, listener)
     return multiprocessing.get_context("spawn").Process(target=_run_replica, args=args, name=f"replica-{number}")
 
 
@@ -46,7 +49,7 @@ def _run_replica(settings: ServeSettings, model_path: Path, engine: EngineMain, 
     settings.put_in_force()
     go_first_when_memory_runs_out()  # before the router
     start_fork_server()
-    from neuronserve.cli.commands import serve_alone
+    from neuronserve.cli.serve import serve_alone
 
     listener.setblocking(False)
     try:

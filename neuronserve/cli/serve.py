@@ -1,14 +1,19 @@
-"""Settings and additions of `neuronserve serve` from the packages beside the server. Each of these may be missing."""
+"""One server of `neuronserve serve`, with settings and additions of packages beside it, which may be missing."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from neuronserve.server.settings.serve import ServeSettings
 
 if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
     from neuronserve.server.api.addition import Addition
+    from neuronserve.server.link.handle import EngineMain
 
 
 def is_installed(*packages: str) -> bool:
@@ -42,3 +47,24 @@ def additions_of(settings: ServeSettings) -> tuple[Addition, ...]:
 
         found.append(FaultInjection(faults))
     return tuple(found)
+
+
+def serve_alone(
+    settings: ServeSettings, model_path: Path, engine: EngineMain, listener: socket.socket | None = None
+) -> None:
+    """Run one server, on `listener` or where the settings say."""
+    from neuronserve.server.link.handle import EngineHandle
+
+    engines = [EngineHandle(each, engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
+    try:
+        from neuronserve.server.api.http.deferred import import_fastapi
+
+        import_fastapi()
+        from neuronserve.server.api import server
+        from neuronserve.server.api.listener import bind
+
+        config = replace(settings.api_config(model_path), additions=additions_of(settings))
+        server.serve(config, engines, listener or bind(settings.host, settings.port))
+    finally:
+        for process in engines:
+            process.close()

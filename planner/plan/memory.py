@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ...server.cost.pipeline import stage_layers
 from ...server.cost.shape import STORED_BYTES
 from ...server.cost.stacks import STACKS
 from ...server.device.instances import Instance
@@ -21,6 +20,7 @@ from ...server.device.ledger import Use
 from ...server.host.memory import GIB
 from ...server.models.layer import AttentionSpec
 from ...server.models.spec import ModelSpec
+from ...server.models.stages import stage_layers
 from ...server.models.tensors import num_params
 from ...server.placement.core_share import lora_bytes
 from ...server.placement.footprint import Footprint, ServingShape, StepLimits

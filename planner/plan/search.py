@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...server.cost.calibration import default_calibration
-from ...server.cost.pipeline import stage_layers
 from ...server.device.groups import Place, count_of, part_of
 from ...server.device.instances import Instance
 from ...server.device.prices import PRICE_BASES, PriceBasis
 from ...server.errors import DeviceError
 from ...server.host.memory import GIB
 from ...server.models.spec import ModelSpec
+from ...server.models.stages import stage_layers
 from ...server.placement.fit import budget_bytes
 from ...server.workload.workload import Workload
 from ..model_names import resolve_decoder

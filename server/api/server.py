@@ -152,7 +152,7 @@ class ApiServer:
         names = ", ".join(self.service.config.model_names)
         weights = info.facts.quantization or info.dtype
         log.info(
-            *("serving %s on %s (TP=%d, weights %s)", names, info.device, info.tensor_parallel_size, weights),
+            *("serving %s on %s (%s, weights %s)", names, info.device, info.parallelism, weights),
             extra={"inventory": inventory(self.service)},
         )
 

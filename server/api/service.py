@@ -233,7 +233,7 @@ class Service:
 def charge_rate(config: ApiConfig, info: EngineInfo, num_engines: int) -> ChargeRate:
     """Return the price of modelled device time."""
     price = config.price_basis, config.usd_per_hour
-    return ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
+    return ChargeRate.of(instance(info.device), info.num_cores, *price, count=(num_engines, info.num_instances))
 
 
 async def the_service(request: Request) -> Service:

@@ -20,6 +20,7 @@ from .formats import (
     WeightGroups,
 )
 from .offload import NO_OFFLOAD, OffloadConfig
+from .pipeline import ONE_STAGE, PipelineConfig
 from .speculation import SpeculationConfig
 
 # Defaults of a deployment, served or simulated.
@@ -88,13 +89,14 @@ class SchedulerConfig:
     step_time_target_ms: float | Literal["auto"] | None = None  # of steps that mix prompts and decodes; None = none
     has_whole_pictures: bool = False  # no step ends inside of a picture, whose tokens see each other
     speculation: SpeculationConfig | None = None  # None: each step computes one token of a sequence that decodes
+    num_batches: int = 1  # into which sequences that decode are divided: steps that are on their way at once
 
     @classmethod
     def of(cls, engine: EngineConfig, max_model_len: int, chunk: int | None, whole: bool = False) -> SchedulerConfig:
         """Return the limits that an engine's configuration sets, and those of its model."""
         limits = engine.max_num_seqs, engine.max_num_batched_tokens, engine.max_num_queued_reqs, engine.batching
         order = engine.scheduling_policy, engine.step_time_target_ms
-        return cls(max_model_len, *limits, chunk, *order, whole, engine.speculation)
+        return cls(max_model_len, *limits, chunk, *order, whole, engine.speculation, engine.pipeline.size)
 
     @property
     def max_chunk(self) -> int:
@@ -268,6 +270,7 @@ class EngineConfig:
     speculation: SpeculationConfig | None = None  # None: no drafts
     most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = while copying is worth it
     offload: OffloadConfig = NO_OFFLOAD
+    pipeline: PipelineConfig = ONE_STAGE
     logs_cache: bool = False  # for subscribers to KV events
 
     @property

@@ -24,11 +24,20 @@ class ChargeRate:
 
     @classmethod
     def of(
-        cls, instance: Instance, tp: int, basis: PriceBasis, usd_per_hour: float | None = None, num_engines: int = 1
+        cls,
+        instance: Instance,
+        cores: int,
+        basis: PriceBasis,
+        usd_per_hour: float | None = None,
+        count: tuple[int, int] = (1, 1),
     ) -> ChargeRate:
-        """Return the rate of one of `num_engines` engines of `tp` cores each. `usd_per_hour` replaces the catalogue."""
-        share = tp / instance.num_cores
-        unused = 1 / num_engines - share
+        """Return the rate of one of several engines of `cores` each; `count` of engines, and of instances for all.
+
+        `usd_per_hour`, of one instance, replaces the catalogue's.
+        """
+        num_engines, num_instances = count
+        share = cores / instance.num_cores
+        unused = num_instances / num_engines - share
         if usd_per_hour is not None:
             return cls(usd_per_hour, "given", None, "--usd-per-hour", share, unused)
         price, region = instance.prices.of(basis), instance.prices.region

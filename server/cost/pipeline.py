@@ -14,6 +14,7 @@ from ..device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_o
 from ..errors import DeviceError
 from ..host.memory import GIB
 from ..models.spec import ModelSpec
+from ..models.stages import stage_layers
 from .calibration import Calibration
 from .evidence import Band, Phase
 from .model import CostModel, StepCost
@@ -37,22 +38,23 @@ class PipelineCost:
     stages: tuple[StepCost, ...]
     extrapolated: str
 
+    def as_step(self) -> StepCost:
+        """Return the work of all stages, in the time after which the next step can follow: the slowest stage's."""
+        slowest = max(self.stages, key=lambda cost: cost.elapsed_s)
+        return replace(
+            slowest,
+            flops=sum(cost.flops for cost in self.stages),
+            hbm_bytes=sum(cost.hbm_bytes for cost in self.stages),
+            link_bytes=sum(cost.link_bytes for cost in self.stages),
+            elapsed_s=self.interval_s,
+            extrapolated=self.extrapolated,
+        )
+
 
 def _stage(model: ModelSpec, first: int, end: int) -> ModelSpec:
-    """Return the layers from `first` to before `end`, with a vocabulary on the last stage alone."""
+    """Return the layers from `first` to before `end`, with a vocabulary on the first stage alone."""
     stage = model.with_layers(model.layers[first:end])
-    return stage if end == model.num_layers else stage.with_vocabulary(0)
-
-
-def stage_layers(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Return the layers of each stage: as even as possible, the longer ones first, as the last has the output layer.
-
-    Raises DeviceError when there are more stages than layers.
-    """
-    if not 1 <= stages <= num_layers:
-        raise DeviceError(f"pipeline_parallel_size is {stages}: from 1 to the model's {num_layers} layers are possible")
-    least, more = divmod(num_layers, stages)
-    return tuple(least + (stage < more) for stage in range(stages))
+    return stage.with_vocabulary(0) if first else stage
 
 
 class PipelineModel:
@@ -120,6 +122,14 @@ class PipelineModel:
         found = self._step([costs[0], *later], bucket, 1)
         return replace(found, bubble=self._bubble(found.stages, found.interval_s * len(self.stages), len(self.stages)))
 
+    def steps(self) -> PipelineSteps:
+        """Return the costs of steps that follow each other through the stages."""
+        return PipelineSteps(self)
+
+    def one(self, costs: list[StepCost], rows: int) -> PipelineCost:
+        """Return the cost of one step with these costs of its stages, which sends `rows` vectors on."""
+        return self._step(costs, rows, 1)
+
     def band(self, phase: Phase, batch: int, positions: int) -> Band:
         """Return the error band of a step: the whole model's, widened because no measurement has stages."""
         first = self.stages[0]
@@ -152,6 +162,31 @@ class PipelineModel:
 
     def _bubble(self, costs: tuple[StepCost, ...], period_s: float, passes: int) -> float:
         return max(0.0, 1 - passes * sum(cost.elapsed_s for cost in costs) / (len(costs) * period_s))
+
+
+class PipelineSteps:
+    """A pipeline as a pricer of steps sees it: each step takes the time of the slowest stage."""
+
+    def __init__(self, pipeline: PipelineModel) -> None:
+        self._pipeline = pipeline
+        first = pipeline.stages[0]
+        self.calibration, self.step_work = first.calibration, first.step_work
+
+    def decode(self, slots: int, bucket: int) -> StepCost:
+        """Return the cost of a step with one token for each of `slots`."""
+        pipeline = self._pipeline
+        return pipeline.one([stage.decode(slots, bucket) for stage in pipeline.stages], slots).as_step()
+
+    def prefill(self, tokens: int, bucket: int, behind: int = 0, has_all_logits: bool = False) -> StepCost:
+        """Return the cost of a prompt, as CostModel.prefill does; logits are the first stage's."""
+        first, *others = self._pipeline.stages
+        costs = [first.prefill(tokens, bucket, behind, has_all_logits)]
+        costs += [stage.prefill(tokens, bucket, behind) for stage in others]
+        return self._pipeline.one(costs, bucket).as_step()
+
+    def prompt_s(self, bucket: int) -> float:
+        """Return the seconds of one prompt that fills a graph compiled for `bucket` tokens."""
+        return self.prefill(bucket, bucket).elapsed_s
 
 
 def _link(model: CostModel) -> tuple[float, float]:

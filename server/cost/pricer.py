@@ -16,6 +16,7 @@ from ..config.formats import StackName
 from ..device.buckets import smallest
 from ..types import StepPlan
 from .bucket_edges import PromptGraphs
+from .calibration import Calibration
 from .model import CostModel, StepCost
 from .speculation import SPECULATION_REASON
 from .stacks import HostWork, Stack
@@ -98,6 +99,24 @@ class HostOfSteps:
         return cls(host, sampled, stack.pads_slots, tuple(sorted(batches)), stack.name, stack.prompt_margin)
 
 
+class StepCosts(Protocol):
+    """Costs of the graphs of one model: CostModel, or PipelineSteps."""
+
+    calibration: Calibration
+
+    def decode(self, slots: int, bucket: int) -> StepCost:
+        """Return the cost of one token for each of `slots`, all reading `bucket` positions."""
+        ...
+
+    def prefill(self, tokens: int, bucket: int, behind: int = 0, has_all_logits: bool = False) -> StepCost:
+        """Return the cost of `tokens` of a prompt in a graph of `bucket`, `behind` cached ones."""
+        ...
+
+    def prompt_s(self, bucket: int) -> float:
+        """Return the seconds of one prompt that fills a graph compiled for `bucket` tokens."""
+        ...
+
+
 class Pricer(Protocol):
     """Prices steps on the accelerator: steps of sequences, or steps of texts."""
 
@@ -137,12 +156,12 @@ class StepPricer:
 
     def __init__(
         self,
-        model: CostModel,
+        model: StepCosts,
         slots: int,
         prefill_buckets: tuple[int, ...],
         decode_buckets: tuple[int, ...],
         host: HostOfSteps | None = None,
-        checking: CostModel | None = None,
+        checking: StepCosts | None = None,
     ) -> None:
         """Without `host`, no host time is added. `checking` is of the graph that verifies drafts, if there is one."""
         self._model, self._slots, self._host = model, slots, host or HostOfSteps()

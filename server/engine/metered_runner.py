@@ -30,7 +30,11 @@ MAX_HOST_NS = 4_000_000
 class MeteredRunner:
     """Implements neuronserve.server.engine.loop.Runner."""
 
-    def __init__(self, runner: Runner, pricer: Pricer, meter: Meter, clock: Waiter, is_paced: bool) -> None:
+    def __init__(
+        self, runner: Runner, pricer: Pricer, meter: Meter, clock: Waiter, is_paced: bool, num_stages: int = 1
+    ) -> None:
+        """Take `num_stages` times its price for a step to pass a pipeline; the next one follows after the price."""
+        self._delays = num_stages - 1
         self._runner, self._pricer, self._meter, self._clock, self._is_paced = runner, pricer, meter, clock, is_paced
         self._prompts = ObservedPrompts(pricer.prompt_graphs)
         self._timeline = Timeline(self._now_ns())
@@ -38,7 +42,7 @@ class MeteredRunner:
     def submit(self, plan: StepPlan) -> Pending:
         charge = self._pricer.charge(plan)
         idle_ns, lag_ns = self._begin(plan)
-        due_ns = self._timeline.step(charge.ns)
+        due_ns = self._timeline.step(charge.ns, self._delays * charge.ns)
         pending = self._runner.submit(plan)
 
         def collect() -> StepResult:
@@ -58,7 +62,7 @@ class MeteredRunner:
             len(plan.admitted) == len(plan.seqs) and not plan.follows
         ):  # nothing ran or waited before: a pause, however short
             return self._timeline.pause(self._begin_of_work(plan, now_ns)), 0
-        return 0, self._timeline.lag(now_ns) if self._is_paced else 0
+        return (self._timeline.bubble(now_ns), self._timeline.lag(now_ns)) if self._is_paced else (0, 0)
 
     def _begin_of_work(self, plan: StepPlan, now_ns: int) -> int:
         """Return when the pause before `plan` ended: if paced, when its first request had passed the stack's host.

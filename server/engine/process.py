@@ -34,6 +34,7 @@ from ..link.messages import (
     Shutdown,
     Tokens,
 )
+from ..link.stage_ends import StageEnd, connect
 from ..scheduler.encodings import EncodingLimits, EncodingScheduler
 from ..scheduler.pooling import PoolingScheduler
 from ..scheduler.shared import SharedScheduler
@@ -46,6 +47,7 @@ from .loop import EngineLoop, Runner
 from .loop import Scheduler as AnyScheduler
 from .metered_runner import MeteredOutbox, MeteredRunner
 from .offload import Offload, model_files, offload, require_tier_directory
+from .pipeline.stage import run_stage
 from .trace.files import Traced, require_directory, traced
 from .watched import WatchedRunner, first_token_s
 
@@ -71,8 +73,9 @@ class ServedEngine:
     states: BlobBytes | None = None  # None: no layer keeps a state
 
 
+# Takes the configuration, a receiver of progress lines, and the connections to other pipeline stages if there are any.
 # Runs in the engine process, so it must be a module-level function. Raises StartError.
-Loader = Callable[[EngineConfig, Callable[[str], None]], ServedEngine]
+Loader = Callable[..., ServedEngine]
 
 
 class _Link:
@@ -119,9 +122,9 @@ class _Link:
 class _Engine:
     """A loaded engine and the parts of its loop."""
 
-    def __init__(self, loaded: ServedEngine, tiers: Offload) -> None:
-        """Make the scheduler of sequences, of texts, or of both, and the cache of sequences."""
-        self.loaded, self._rate = loaded, tiers.rate
+    def __init__(self, loaded: ServedEngine, tiers: Offload, depth: int) -> None:
+        """Make the scheduler of sequences, of texts, or of both, and the cache of sequences; `depth` of EngineLoop."""
+        self.loaded, self._rate, self._depth = loaded, tiers.rate, depth
         self.cache: KVCacheManager | None = None
         self.read_blocks: Callable[[], BlockMap] = BlockMap
         pooling = None if loaded.pooling is None else PoolingScheduler(loaded.pooling)
@@ -156,25 +159,32 @@ class _Engine:
     def loop(self, link: _Link, traced: Traced, is_paced: bool, clock: MonotonicClock) -> EngineLoop:
         loaded, meter = self.loaded, Meter()
         inbox = self.inbox(link, traced, loaded.pricer.request_s if is_paced else 0.0, clock)
-        metered = MeteredRunner(traced.runner, loaded.pricer, meter, clock, is_paced)
+        metered = MeteredRunner(traced.runner, loaded.pricer, meter, clock, is_paced, self._depth)
         limit = StepLimit(first_token_s(loaded.info.facts.num_params))
         runner = WatchedRunner(metered, link.heartbeat, limit, clock, self._rate.saw)
-        return EngineLoop(self.scheduler, runner, clock, inbox, MeteredOutbox(traced.outbox, meter))
+        return EngineLoop(self.scheduler, runner, clock, inbox, MeteredOutbox(traced.outbox, meter), self._depth)
 
 
-def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
-    """Load, say Ready, serve until Shutdown. Returns the exit code; every failure is also sent as `Failed`."""
+def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd | StageEnd) -> int:
+    """Load, say Ready, serve until Shutdown. Returns the exit code; every failure is also sent as `Failed`.
+
+    With the end of a pipeline stage behind the first, run that stage.
+    """
+    if isinstance(end, StageEnd):
+        return run_stage(end)
     clock = MonotonicClock()
     link = _Link(end, clock)
     try:
         require_directory(config.trace)
         require_tier_directory(config.offload)
         files = model_files(config.model_path)  # before they are read
-        loaded = loader(config, lambda text: link.send(Progress(text)))
+        pipeline = config.pipeline
+        stages = end.stages or tuple(connect(address, pipeline.key) for address in pipeline.addresses)
+        loaded = loader(config, lambda text: link.send(Progress(text)), *((stages,) if stages else ()))
         gc.freeze()  # loaded objects stay: no collection needs to walk them
         gc.enable()
         kinds = loaded.blocks, loaded.states
-        engine = _Engine(loaded, offload(end.kept, kinds, config, loaded.info, files))
+        engine = _Engine(loaded, offload(end.kept, kinds, config, loaded.info, files), pipeline.size)
         if config.logs_cache and engine.cache is not None:
             link.log = engine.cache.follow()
         with traced(config.trace, loaded, link, link.send) as traces:

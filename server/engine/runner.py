@@ -162,11 +162,15 @@ class ModelRunner:
             known = token_ids, len(token_ids), lora, None, media, encoded
             state = placed(cache.states, blocks.state, (start, start + len(chunk)), len(token_ids))
             seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, *known, state)
-            program = self._programs.of(self._inputs.fill([seq]))
-            self._inputs.sample(range(len(chunk)))
-            self._pool.run(program, self._inputs.address)
+            self._leave_logits(seq)
             out[start : start + len(chunk)] = self._sampler.logits[: len(chunk), :vocab]
         return out
+
+    def _leave_logits(self, seq: ScheduledSeq) -> None:
+        """Compute the logits of every token of `seq`."""
+        program = self._programs.of(self._inputs.fill([seq]))
+        self._inputs.sample(range(len(seq.token_ids)))
+        self._pool.run(program, self._inputs.address)
 
     def time_instructions(self, is_on: bool) -> None:
         """Time every instruction into `timed` from the next step on, as WorkerPool.trace does, or stop it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ..checkpoint.manifest import is_artifact
@@ -31,16 +33,21 @@ from .load.cores import group_cores
 from .load.inventory import core_memory, engine_facts, host_bytes, memory_notes
 from .load.loading import load_engine
 from .load.weights import OnProgress
+from .pipeline.ring import Ring
 from .pool_blobs import PoolBlobs
 from .process import ServedEngine
 from .vision.pictures import load_pictures
 
 
-def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
-    """Load the model of `config` to generate or to encode, as its files say. Raises StartError."""
+def load_served(config: EngineConfig, on_progress: OnProgress, stages: Sequence[Connection] = ()) -> ServedEngine:
+    """Load the model of `config` to generate or to encode, as its files say. Raises StartError.
+
+    `stages` are connections to the stages of a pipeline behind the first.
+    """
     if is_pooling(config):
         return _Encoder(config, on_progress).run()
-    loaded = load_engine(config, on_progress)
+    ring = Ring(config, stages, on_progress) if stages else None
+    loaded = load_engine(config, on_progress, ring)
     beside, pictures = loaded.beside, load_pictures(config, loaded, on_progress)
     runner = loaded.runner if beside is None else SharedRunner(loaded.runner, beside.runner)
     return ServedEngine(
@@ -54,8 +61,8 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
         grammars=loaded.grammars,
         adapters=loaded.adapters,
         give_back=loaded.placement.kv.give_back,
-        blocks=PoolBlobs.of(loaded.placement.kv),
-        states=None if (states := loaded.placement.buffers.states) is None else PoolBlobs.states(states),
+        blocks=None if ring else PoolBlobs.of(loaded.placement.kv),  # other stages keep the rest of a block
+        states=None if ring or (states := loaded.placement.buffers.states) is None else PoolBlobs.states(states),
     )
 
 

@@ -118,6 +118,11 @@ class StepInputs:
             vectors=0,
         )
 
+    @property
+    def num_entries(self) -> int:
+        """Entries of attention's work in the step that was filled."""
+        return len(self._entries)
+
     def _set(self, offset: int, value: int) -> None:
         self._record[offset // WORD] = value
 
@@ -154,11 +159,8 @@ class StepInputs:
         self._place_entries(self._work.divide(seqs))
         self._queries.fill(seqs)
         are_alone = row == len(seqs) == len(samples) == len(self._entries)
-        self.alone = self.positions[: row if are_alone else 0]
-        self._set(STEP.num_tokens, row)
-        self._set(STEP.num_seqs, len(seqs))
+        self.set_sizes(row, len(seqs), len(self._entries), are_alone)
         self._set(STEP.num_samples, len(samples))
-        self._set(STEP.num_tiles, len(self._entries))
         if self.pictures is not None:
             has_some = self.pictures.fill(seqs, self.vectors[:row], self.rope_rows[:row])
             self.turn_by(self.rope_rows if has_some else self.positions)
@@ -169,6 +171,13 @@ class StepInputs:
         num_groups = self._adapters.fill(seqs)
         self._set(STEP.num_lora_groups, num_groups)
         return num_groups
+
+    def set_sizes(self, num_tokens: int, num_seqs: int, num_tiles: int, are_alone: bool) -> None:
+        """Set the sizes of the step whose arrays are filled; `are_alone`: each row is the one token of a sequence."""
+        self.alone = self.positions[: num_tokens if are_alone else 0]
+        self._set(STEP.num_tokens, num_tokens)
+        self._set(STEP.num_seqs, num_seqs)
+        self._set(STEP.num_tiles, num_tiles)
 
     def turn_by(self, rows: Int32) -> None:
         """Rotate the tokens of the step by these rows of the rotary tables; `rows` is an array of this object."""

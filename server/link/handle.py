@@ -11,9 +11,10 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Literal
 
@@ -32,6 +33,7 @@ from ..host.shared_file import SharedFile
 from .frames import Frames
 from .heartbeat import NUM_BYTES, Heartbeat
 from .messages import EngineInfo
+from .stage_ends import StageEnd, local_ends
 
 EngineMode = Literal["process", "thread"]
 log = logging.getLogger("neuronserve.engine")
@@ -40,7 +42,7 @@ EXIT_S = 1.0  # in which the exit code arrives after sockets and pipes have clos
 
 
 # The function that an engine's process runs, importable there by name. Returns the exit code.
-EngineMain = Callable[[EngineConfig, "EngineEnd"], int]
+EngineMain = Callable[[EngineConfig, "EngineEnd | StageEnd"], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,14 @@ class EngineEnd:
     socket: socket.socket
     heartbeat: SharedFile
     kept: SharedFile  # blocks kept by earlier engines, for later ones
+    stages: tuple[Connection, ...] = ()  # to the stages behind the first, on this host
 
     def close(self) -> None:
         """Close this process's descriptors except `kept`, once the engine has its own. May be called twice."""
         self.socket.close()
         self.heartbeat.close()
+        for each in self.stages:
+            each.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,9 @@ class EngineHandle:
         self._killed: Death | None = None  # by `kill`
         own_end, engines_end = socket.socketpair()
         heartbeat = SharedFile("heartbeat", NUM_BYTES)
-        self._end, self.frames = EngineEnd(engines_end, heartbeat, self.kept), Frames(own_end)
+        pipeline = config.pipeline
+        controls, stages = local_ends(1 if pipeline.addresses else pipeline.size)
+        self._end, self.frames = EngineEnd(engines_end, heartbeat, self.kept, controls), Frames(own_end)
         self.heartbeat = Heartbeat(self._end.heartbeat)
         rank, size = config.data_parallel.rank, config.data_parallel.size
         self.name = "the engine" if size == 1 else f"engine {rank}"
@@ -92,12 +99,16 @@ class EngineHandle:
         self._thread: threading.Thread | None = None
         self._started: Future[BaseProcess] | None = None
         if mode == "thread":
-            self._thread = threading.Thread(target=main, args=(config, self._end), name="engine", daemon=True)
-            self._thread.start()
+            threads = [
+                threading.Thread(target=main, args=(config, end), name="engine", daemon=True)
+                for end in (*stages, self._end)
+            ]
+            for self._thread in threads:
+                self._thread.start()
         else:
             # Started in a thread, because the fork server and the caller may still have imports to finish.
             starter = ThreadPoolExecutor(1, "engine-start")
-            self._started = starter.submit(_started_process, config, main, self._end)
+            self._started = starter.submit(_started_process, config, main, stages, self._end)
             starter.shutdown(wait=False)
 
     @property
@@ -169,22 +180,32 @@ class EngineHandle:
         self.frames.close()
 
 
-def _started_process(config: EngineConfig, main: EngineMain, end: EngineEnd) -> BaseProcess:
-    process = engine_context().Process(target=_process_main, args=(config, main, end), name="engine", daemon=True)
+def _started_process(config: EngineConfig, main: EngineMain, stages: Sequence[StageEnd], end: EngineEnd) -> BaseProcess:
+    """Start the processes of the stages, which end when the engine does, and the engine's, which is returned."""
     try:
+        for stage in stages:
+            start_process(_process(config, main, stage, "stage"))
+        process = _process(config, main, end, "engine")
         start_process(process)
+        return process
     finally:
-        end.close()  # the process has its own
-    return process
+        end.close()  # the processes have their own
+        for stage in stages:
+            stage.close()
 
 
-def _process_main(config: EngineConfig, main: EngineMain, end: EngineEnd) -> None:
+def _process(config: EngineConfig, main: EngineMain, end: EngineEnd | StageEnd, name: str) -> BaseProcess:
+    return engine_context().Process(target=process_main, args=(config, main, end), name=name, daemon=True)
+
+
+def process_main(config: EngineConfig, main: EngineMain, end: EngineEnd | StageEnd) -> None:
+    """Run `main` as the whole of an engine's or a stage's process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     raise_open_files()  # as the API has done since the fork server started
     end_with_parent()  # otherwise the API would not learn of its children's ends
     go_first_when_memory_runs_out()
-    if not give_up_network():
+    if not config.pipeline.addresses and not give_up_network():
         log.info("the kernel has no filter to keep the engine from the network")
     follow_parent()
     raise SystemExit(main(config, end))

@@ -61,6 +61,11 @@ class CoreMemory:
     budget: int  # largest sum that may be used
     capacity: int  # of the core
 
+    @property
+    def total(self) -> int:
+        """Bytes in use."""
+        return sum(self.used.values())
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedAdapter:
@@ -108,8 +113,21 @@ class EngineInfo:
     pooling: PoolingFacts | None = None  # None: does not encode texts
     threads_alone: int | None = None  # host threads that run a step of one token
     reads_pictures: bool = False  # accepts `Request.media`
+    pipeline_parallel_size: int = 1  # stages, each of tensor_parallel_size cores
+    num_instances: int = 1  # more where stages are on other hosts
     sound_shape: tuple[int, ...] = ()  # channels and frames of `Request.media`; (): it reads no sound
     max_source_len: int = 0  # positions of the encoder whose states the decoder attends to; 0: there is none
+
+    @property
+    def parallelism(self) -> str:
+        """The cores of an engine, as people write it."""
+        stages = f", PP={self.pipeline_parallel_size}" if self.pipeline_parallel_size > 1 else ""
+        return f"TP={self.tensor_parallel_size}{stages}"
+
+    @property
+    def num_cores(self) -> int:
+        """Cores of all stages."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def max_prompt_len(self) -> int:

@@ -89,6 +89,12 @@ class KVGroups:
         return cls(spans, found, best, block_size, chunk, max_model_len, longest)
 
     @property
+    def layout(self) -> str:
+        """Description of what the block tables are for."""
+        backs = (f"windows of {span.window}" if span.window else "all tokens" for span in self.spans)
+        return f"{len(self.spans)} group(s) of layers that see {', '.join(backs)}"
+
+    @property
     def num_source_blocks(self) -> int:
         """Blocks of the longest encoding that cross attention reads."""
         return -(-self.max_source_len // self.block_size)

@@ -34,7 +34,7 @@ from .fair_queue import FairQueue
 from .finish import check_finish
 from .places import has_place
 from .queue import OrderedQueue
-from .sequence import Sequence, is_underway
+from .sequence import Sequence, decoding, is_underway
 from .service import SERVICE_POLICIES
 from .step import StepDraft, report_of
 from .step_size import StepSize
@@ -168,7 +168,7 @@ class Scheduler:
 
     def _place_decodes(self, step: StepDraft) -> None:
         size = self._cache.config.block_size
-        for seq in [seq for seq in self._running if seq.is_decode]:
+        for seq in decoding(self._running, self._config.num_batches):
             has_block = len(seq.token_ids) <= seq.blocks.num_blocks * size
             if step.budget and seq.is_running and (has_block or self._grow(seq, step)):
                 step.place_decode(seq)

@@ -126,6 +126,15 @@ class Sequence:
         return self.num_pending > 0 and not self.is_decode
 
 
+def decoding(running: Iterable[Sequence], num_batches: int) -> list[Sequence]:
+    """Return the sequences that decode now: of several batches, at most one of all that are past their prompts."""
+    found = [seq for seq in running if seq.is_decode]
+    if num_batches == 1:
+        return found
+    num_all = sum(seq.num_scheduled_tokens >= seq.num_prompt_tokens for seq in running)
+    return found[: -(-num_all // num_batches)]
+
+
 def is_underway(seq: Sequence, block: int, running: Iterable[Sequence], block_size: int) -> bool:
     """Return whether a running sequence is about to compute block `block` of `seq`, which can then share it.
 

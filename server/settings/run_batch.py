@@ -22,7 +22,7 @@ class RunBatchSettings(ServeSettings):
     output_file: Path = Field(description="file of answers, one for each line; an existing file is replaced")
 
     @property
-    def _default_data_dir(self) -> None:
+    def port_data_dir(self) -> None:
         """None: a batch of one file stores nothing."""
 
     @property

@@ -22,12 +22,9 @@ from ..config import DataParallel, EngineConfig, TraceConfig
 from ..config.formats import RunnerKind
 from ..device.catalog import instance
 from ..device.prices import DEFAULT_REGION, PriceBasis
-from ..host.cpu_quota import host_threads
 from ..host.memory import GIB, available_bytes
 from ..host.open_files import max_connections, raise_open_files
 from ..link.handle import EngineMode
-from ..route.address import Address
-from ..route.config import FILES_OF_REQUEST, RouteConfig
 from .base import File, Texts, slice_of
 from .engine import EngineSettings
 from .healing import HealingSettings
@@ -37,6 +34,7 @@ from .media import MediaSettings
 from .model import DEFAULT_MODEL
 from .objectives import ObjectiveSettings
 from .offload import OffloadSettings
+from .pipeline import PipelineSettings
 from .pooling import PoolingSettings
 from .sources import data_home, traces_protocol
 from .strict import StrictSettings
@@ -53,6 +51,7 @@ class ServeSettings(
     PoolingSettings,
     MediaSettings,
     ObjectiveSettings,
+    PipelineSettings,
     KeySettings,
     TlsSettings,
     StrictSettings,
@@ -234,12 +233,13 @@ class ServeSettings(
             pooling=self.pooling_mode,
             normalize=self.normalizes,
             logs_cache=self.kv_events is not None,
+            pipeline=self.pipeline,
         )
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
         """The slice of each engine: host threads are divided between them, and memory between those and spare ones."""
         whole = replace(self.engine_config(model_path), **self.copies(self.data_parallel_size))
-        size, budget = self.data_parallel_size, self._host_memory_bytes
+        size, budget = self.data_parallel_size, self.memory_bytes
         if self._num_engines == 1:
             return (replace(whole, data_parallel=DataParallel(host_memory_bytes=budget)),)
         share = min(available_bytes(), budget or sys.maxsize) // self._num_engines
@@ -260,39 +260,14 @@ class ServeSettings(
         return self.data_parallel_size * (2 if self.spare_engine else 1)
 
     @property
-    def _host_memory_bytes(self) -> int | None:
+    def memory_bytes(self) -> int | None:
         return None if self.host_memory_gib is None else int(self.host_memory_gib * GIB)
 
     @property
-    def _default_data_dir(self) -> Path | None:
+    def port_data_dir(self) -> Path | None:
         """Directory by port, so that two servers of a user do not share one; None if the port is not known yet."""
         is_wanted = "data_dir" not in self.model_fields_set and self.port
         return data_home() / "neuronserve" / str(self.port) if is_wanted else None
-
-    def of_replica(self, number: int) -> Self:
-        """Return the settings of one of several replicas: its share of the host, behind this server's address."""
-        directory = self.data_dir or self._default_data_dir
-        own: dict[str, object] = {"host": "127.0.0.1", "allowed_origins": (), "allowed_hosts": (), "console": False}
-        own |= dict.fromkeys(("health_port", "ready_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"))
-        own |= {"data_dir": None if directory is None else directory / str(number), "ssl_cert_reqs": 0}
-        threads = host_threads() if self.cpu_threads == "auto" else self.cpu_threads
-        own |= {"cpu_threads": max(1, threads // self.replicas)}
-        own |= {"host_memory_gib": min(available_bytes(), self._host_memory_bytes or sys.maxsize) / GIB / self.replicas}
-        return self.model_copy(update=own)
-
-    def route_config(self, replicas: tuple[Address, ...]) -> RouteConfig:
-        """Return the configuration of the router in front of the replicas."""
-        return slice_of(
-            RouteConfig,
-            self,
-            replicas=replicas,
-            allowed_hosts=names_of(self.host, self.allowed_hosts),
-            tls=self.tls_config,
-            shows_replicas=True,
-            shutdown_timeout_s=self.shutdown_timeout,
-            max_connections=max_connections(0) // FILES_OF_REQUEST,
-            max_body_bytes=max(self.max_body_bytes, self.max_file_bytes),
-        )
 
     def api_config(self, model_path: Path) -> ApiConfig:
         """Return the API's configuration."""
@@ -306,9 +281,9 @@ class ServeSettings(
             allowed_hosts=names_of(self.host, self.allowed_hosts),
             tls=self.tls_config,
             max_connections=max_connections(self._num_engines),
-            host_memory_bytes=self._host_memory_bytes,
+            host_memory_bytes=self.memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
-            store=slice_of(StoreConfig, self, default_dir=self._default_data_dir),
+            store=slice_of(StoreConfig, self, default_dir=self.port_data_dir),
             media=self.media_config,
             healing=self.healing,
             kv_events=self.kv_events,

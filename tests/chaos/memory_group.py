@@ -62,9 +62,9 @@ class MemoryGroup:
 
 
 @contextlib.contextmanager
-def memory_group() -> Iterator[MemoryGroup]:
+def memory_group(name: str = "chaos") -> Iterator[MemoryGroup]:
     """A group below that of this process; the test is skipped where none can be made."""
-    group = _below_own()
+    group = _below_own(name)
     if group is None:
         pytest.skip("no memory control group can be made here: it takes root and a writable memory controller")
     try:
@@ -74,10 +74,10 @@ def memory_group() -> Iterator[MemoryGroup]:
         group.folder.rmdir()
 
 
-def _below_own() -> MemoryGroup | None:
+def _below_own(of: str) -> MemoryGroup | None:
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        name = f"neuronserve-chaos-{os.getpid()}"
+        name = f"neuronserve-{of}-{os.getpid()}"
         if "memory" in controllers.split(","):
             folder = Path("/sys/fs/cgroup/memory") / path.strip("/") / name
             found = MemoryGroup(

@@ -22,9 +22,9 @@ def model(tp: int, stages: int) -> PipelineModel:
     return PipelineModel.of(SHAPE, BIG, tp, stages)
 
 
-def test_layers_are_spread_evenly_and_the_last_stage_has_no_more_than_others() -> None:
+def test_layers_are_spread_evenly_and_the_first_stage_has_no_more_than_others() -> None:
     assert stage_layers(80, 4) == (20, 20, 20, 20)
-    assert stage_layers(10, 4) == (3, 3, 2, 2)
+    assert stage_layers(10, 4) == (2, 2, 3, 3)
     for stages in (0, 11):
         with pytest.raises(DeviceError, match=f"pipeline_parallel_size is {stages}: from 1 to the model's 10 layers"):
             stage_layers(10, stages)
@@ -47,9 +47,20 @@ def test_stages_are_always_marked_as_extrapolated() -> None:
 def test_stages_do_the_work_of_the_whole_model_once() -> None:
     whole, parts = CostModel.of(SHAPE, BIG, 8).prefill(1024, 1024), model(8, 2).prefill(1024, 1024)
     assert sum(stage.flops for stage in parts.stages) == pytest.approx(whole.flops)
-    assert parts.stages[0].flops < parts.stages[1].flops  # the output layer is the last stage's
+    assert parts.stages[0].flops > parts.stages[1].flops  # the output layer is the first stage's
     assert parts.elapsed_s > whole.elapsed_s  # the same work, one part after the other, and what passes between
     assert parts.interval_s < 0.6 * whole.elapsed_s  # but the next prompt follows half as far behind
+
+
+def test_steps_follow_each_other_after_the_slowest_stage() -> None:
+    piped, whole = model(8, 2), CostModel.of(SHAPE, BIG, 8)
+    steps = piped.steps()
+    decode, behind = steps.decode(16, 4096), steps.prefill(512, 512, 1024, True)
+    assert decode.elapsed_s >= max(stage.decode(16, 4096).elapsed_s for stage in piped.stages)
+    assert 0.5 < decode.elapsed_s / whole.decode(16, 4096).elapsed_s < 0.65
+    assert decode.extrapolated == behind.extrapolated == PIPELINE_REASON
+    assert behind.flops == pytest.approx(whole.prefill(512, 512, 1024, True).flops)
+    assert steps.prompt_s(512) == steps.prefill(512, 512).elapsed_s < behind.elapsed_s
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -70,7 +81,7 @@ def test_a_step_is_a_passage_of_every_micro_batch() -> None:
     stages = [stage.decode(16, 4096).elapsed_s for stage in piped.stages]
     assert step.elapsed_s >= 2 * max(stages)
     assert step.elapsed_s == pytest.approx(2 * max(stages), rel=0.05)
-    assert 0 < step.bubble < 0.05  # the first stage waits for the output layer
+    assert 0 < step.bubble < 0.05  # the other stage waits for the output layer
 
 
 def test_fewer_slots_than_stages_leave_them_idle() -> None:

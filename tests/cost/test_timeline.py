@@ -41,15 +41,25 @@ def test_the_end_of_a_host_step_begins_the_pause() -> None:
     assert line.pause(1000) == 300
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5 * MS), st.integers(1, 5 * MS)), max_size=50))
-def test_pauses_losses_and_steps_add_up_to_the_whole(turns: list[tuple[bool, int, int]]) -> None:
+def test_a_step_that_waits_for_other_stages_leaves_a_bubble_and_loses_nothing() -> None:
+    line = Timeline(0)
+    assert line.step(3 * MS, 6 * MS) == 9 * MS
+    assert line.bubble(0) == line.lag(0) == 0
+    assert line.step(3 * MS, 6 * MS) == 12 * MS  # the next one, before the results of the first
+    assert line.bubble(12 * MS) == 6 * MS
+    assert line.lag(12 * MS) == 0
+    assert line.step(3 * MS, 6 * MS) == 21 * MS
+
+
+@given(st.lists(st.tuples(st.booleans(), *[st.integers(0, 5 * MS)] * 2, st.integers(1, 5 * MS)), max_size=50))
+def test_pauses_losses_and_steps_add_up_to_the_whole(turns: list[tuple[bool, int, int, int]]) -> None:
     start = now = 123
     line, total = Timeline(start), 0
-    for is_pause, delay, duration in turns:
+    for is_pause, delay, others, duration in turns:
         now += delay
-        total += line.pause(now) if is_pause else line.lag(now)
-        before, due = now, line.step(duration)
+        total += line.pause(now) if is_pause else line.bubble(now) + line.lag(now)
+        before, due = now, line.step(duration, others)
         total += duration
-        assert due <= before + duration, "never later than a full step from its begin"
+        assert due <= before + duration + others, "never later than a full step from its begin"
         now = max(now, due)
     assert line.end_ns == start + total

@@ -13,7 +13,7 @@ import pytest
 
 from neuronserve.server.device.hbm import Buffer
 from neuronserve.server.engine.graph_slice import GraphSlice
-from neuronserve.server.engine.load import loading
+from neuronserve.server.engine.load import loading, machine
 from neuronserve.server.engine.load.loading import LoadedEngine
 from neuronserve.server.engine.load.weights import ModelWeights, PackedMatrix
 from neuronserve.server.engine.lowering import build_program
@@ -68,7 +68,7 @@ def load(tmp_path_factory: pytest.TempPathFactory, kernel_cache: str) -> Callabl
             return build_program(placement, *args, **kwargs)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loading, "build_program", keep)
+            patch.setattr(machine, "build_program", keep)
             return Placed(loading.load_engine(config, lambda _: None), placed[0])
 
     return load_it

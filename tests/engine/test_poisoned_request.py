@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from neuronserve.server.config import CacheConfig, SchedulerConfig
-from neuronserve.server.engine.load import loading as load
+from neuronserve.server.engine.load import machine
 from neuronserve.server.engine.load.loading import LoadedEngine, load_engine
 from neuronserve.server.engine.lowering import build_program
 from neuronserve.server.engine.operands import Placement
@@ -44,7 +44,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         directory, kernel_cache, block_size=BLOCK, num_blocks_override=BLOCKS, kv_cache_dtype=request.param
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "build_program", poisoned_program)
+        patch.setattr(machine, "build_program", poisoned_program)
         loaded = load_engine(config, lambda _: None)
     yield loaded
     loaded.runner.close()

@@ -11,16 +11,16 @@ import pytest
 
 from neuronserve.server.config import EngineConfig
 from neuronserve.server.link import handle
-from neuronserve.server.link.handle import EngineEnd, EngineHandle, EngineMain
+from neuronserve.server.link.handle import EngineEnd, EngineHandle
 from neuronserve.server.link.succession import Succession
 from tests.api.serving import load_fake, run_fake
 from tests.link.test_client import config
 
 
-def failing_start(begin: threading.Event) -> Callable[[EngineConfig, EngineMain, EngineEnd], BaseProcess]:
+def failing_start(begin: threading.Event) -> Callable[..., BaseProcess]:
     """A start that takes until `begin`, and comes to nothing."""
 
-    def start(_: EngineConfig, main: EngineMain, end: EngineEnd) -> BaseProcess:
+    def start(*_: object) -> BaseProcess:
         begin.wait()
         raise EOFError("the fork server has ended")
 

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from neuronserve.server.errors import SettingsError
+from neuronserve.server.settings.replicas import of_replica
 from neuronserve.server.settings.serve import ServeSettings
 from neuronserve.server.settings.sources import load_settings
 from tests.api.serving import Server, children, is_running, run_command, running_server, until
@@ -103,6 +104,6 @@ def test_the_flag_of_earlier_versions_names_its_successor() -> None:
 
 def test_each_replica_gets_its_share_of_the_host() -> None:
     settings = load_settings(ServeSettings, ["--replicas", "2", "--cpu-threads", "6", "--data-dir", "/data"])
-    shares = [settings.of_replica(number) for number in range(2)]
+    shares = [of_replica(settings, number) for number in range(2)]
     assert [each.cpu_threads for each in shares] == [3, 3]
     assert [each.data_dir for each in shares] == [Path("/data/0"), Path("/data/1")]

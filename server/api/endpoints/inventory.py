@@ -73,8 +73,9 @@ def _device(info: EngineInfo, num_engines: int) -> dict[str, Any]:
         "instance": part.name,
         "chip": part.chip.name,
         "num_cores": part.num_cores,
-        "cores_used": info.tensor_parallel_size * num_engines,
+        "cores_used": info.num_cores * num_engines,
         "tensor_parallel_size": info.tensor_parallel_size,
+        "pipeline_parallel_size": info.pipeline_parallel_size,
         "data_parallel_size": num_engines,
     }
 

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...config import CacheConfig, EngineConfig, SchedulerConfig
 from ...config.formats import WeightFormats
 from ...cost.calibration import use_calibration
-from ...cost.model import CostModel
-from ...cost.pricer import HostOfSteps, StepPricer
-from ...cost.shape import stored_dtype
+from ...cost.pricer import StepPricer
 from ...cost.stacks import STACKS
-from ...cost.work import Runtime
-from ...device.buckets import BucketLists, compiled_shapes
+from ...device.buckets import BucketLists, CompiledShapes, compiled_shapes
 from ...device.catalog import Instance, instance, use_catalog
 from ...device.core import NeuronCore
 from ...device.ledger import MemoryLedger
 from ...errors import SettingsError
 from ...host.memory import available_bytes, host_kv_blocks, require_host_memory
-from ...kernels import executor
 from ...kernels.checks import use_checks
-from ...kernels.compilation import Compiled, compile_kernels
 from ...kernels.dispatch import kernel_isas, require_isa
 from ...kernels.isa.cache import use_cache
-from ...kernels.sample.sample import sample
-from ...kernels.workers import WorkerPool
 from ...link.messages import EngineInfo, LoadedAdapter
 from ...models.spec import ModelSpec
 from ...models.tensors import num_params
@@ -39,22 +32,22 @@ from ...placement.matrices import main_format
 from ...placement.shard import ShardSpec
 from ...placement.state_layout import num_state_slots
 from ..adapters import AdapterBank
-from ..attention_work import AttentionWork
 from ..buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
 from ..cross.loading import place_encoder, sound_shape, source_encoder
 from ..encode.beside import Beside, LayerPool, encode_beside
 from ..encode.distances import with_distances
 from ..grammar_store import GrammarStore
-from ..lowering import build_program
 from ..operands import Placement
-from ..runner import ModelRunner, Programs
-from ..sampler import Sampler
-from ..step_inputs import StepInputs
+from ..pipeline.ring import Ring
+from ..pipeline.stage_model import stage_model, with_stages
+from ..runner import ModelRunner
 from .adapter_slots import AdapterSlots
-from .cores import group_cores
+from .cores import group_cores, local_stages
 from .drafts import most_drafts, usable_drafts
 from .inventory import core_memory, engine_facts, host_bytes, memory_notes
+from .machine import Machine, Placed
 from .model_source import context_length, open_model
+from .pricing import step_pricer
 from .weights import OnProgress, WeightLoader
 
 
@@ -76,19 +69,28 @@ class LoadedEngine:
     adapters: AdapterBank | None = None  # None: adapters are disabled
 
 
-def load_engine(config: EngineConfig, on_progress: OnProgress) -> LoadedEngine:
-    """Load the model of `config`, with progress lines.
+def load_engine(config: EngineConfig, on_progress: OnProgress, ring: Ring | None = None) -> LoadedEngine:
+    """Load the model of `config`, with progress lines; with a `ring`, its first pipeline stage.
 
-    Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError.
+    Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError, HostMemoryError, and the error of a stage.
     """
-    return _Loading(config, on_progress).run()
+    return ModelLoading(config, on_progress, ring).run()
 
 
-class _Loading:
+class ModelLoading:
     """Steps of one start: cheap checks before long work."""
 
-    def __init__(self, config: EngineConfig, on_progress: OnProgress) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_progress: OnProgress,
+        ring: Ring | None = None,
+        stage: int = 0,
+        agree: Callable[[int, str], int] | None = None,
+    ) -> None:
+        """Load `stage` of a pipeline. `agree` says how many blocks of a layout all stages allocate."""
         self._config, self._on_progress = config, on_progress
+        self._ring, self._agree = ring, agree if ring is None else ring.agree
         self._grammars = GrammarStore(Path(config.tokenizer_path or config.model_path), Path(config.model_path))
         use_catalog(config.catalog)
         use_calibration(config.calibration)
@@ -97,7 +99,8 @@ class _Loading:
         requested = with_types_of(self._instance, config.requested_formats)
         path, digest = Path(config.model_path), config.require_artifact_digest
         self._model = open_model(path, requested, tp, config.cpu_threads, config.enable_expert_parallel, digest)
-        self._spec, formats = self._model.spec, self._model.formats
+        self._whole, formats = self._model.spec, self._model.formats
+        self._spec = stage_model(config, self._whole, stage)
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = context_length(config.max_model_len or compiled_len, self._spec)
         self._config = config = usable_drafts(config, self._spec, on_progress)
@@ -117,66 +120,87 @@ class _Loading:
             self._stack.fills_first_core,
         )
         require_type(formats.quantization, self._instance, config.allow_unsupported_types)
-        self._core_ids = group_cores(config, self._instance)
-        share, groups = config.device_memory_utilization, config.data_parallel.size
+        self.core_ids = group_cores(config, self._instance, stage)
+        share, groups = config.device_memory_utilization, config.data_parallel.size * local_stages(config)
         self._footprint = require_fit(self._spec, self._instance, tp, self._shape, share, groups)
         self._shard = ShardSpec.of(self._spec, tp, config.enable_expert_parallel)
         self._host = HostFootprint.of(self._spec, self._shard, self._shape)
         self._max_rank = 0 if config.lora is None else config.lora.max_lora_rank  # that the modelled graphs compute
         if config.neuron.samples_on_device is not None:
             self._stack = replace(self._stack, samples_on_device=config.neuron.samples_on_device)
+        self._compiled = self._shapes()
+        self._require_host()
+
+    def _shapes(self) -> CompiledShapes:
+        """Return the shapes of the modelled graphs."""
+        config = self._config
         # The ideal stack reads the full length under its own batching policy; Neuron's policy has buckets.
         has_full_length = self._stack.steps_read == "model length" and config.batching == self._stack.batching
         has_one = self._stack.prompts_fill == "model length"
         buckets = BucketLists(
             config.context_encoding_buckets, config.token_generation_buckets, has_full_length, has_one
         )
-        self._compiled = compiled_shapes(
-            config.batching, config.max_num_seqs, self._max_model_len, buckets, self._model.buckets
-        )
-        self._require_host()
+        return compiled_shapes(config.batching, config.max_num_seqs, self._max_model_len, buckets, self._model.buckets)
 
-    def run(self) -> LoadedEngine:
+    def place(self) -> Placed:
+        """Load the weights and allocate all memory."""
         require_isa(self._config.isa)
         if self._config.kernel_checks:
             use_checks()
         use_cache(self._config.kernel_cache_dir, report=self._on_progress)
-        cores = [NeuronCore(core) for core in range(self._shard.tp)]
-        begin, model = time.perf_counter(), self._model
+        cores, model = [NeuronCore(core) for core in range(self._shard.tp)], self._model
         encoder = place_encoder(model, cores, self._shape, self._on_progress)
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
         tables = ConstantTables(cores, self._spec, self._shard, self._shape.num_positions(self._spec))
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
-        layer = None if encoder else LayerPool.of(cores, self._spec, self._shard, self._shape)
+        is_whole = encoder is None and self._agree is None
+        layer = LayerPool.of(cores, self._spec, self._shard, self._shape) if is_whole else None
         groups, limits = self._footprint.groups, self._shape.limits
         states = num_state_slots(self._spec, limits.num_seqs, limits.num_drafts)
-        cache = groups.cache(num_blocks := self._num_blocks(cores), self._config.enable_prefix_caching, states)
+        num_blocks = self._num_blocks(cores)
+        if self._agree is not None:
+            num_blocks = self._agree(num_blocks, f"{states} states and blocks for {groups.layout}")
+        cache = groups.cache(num_blocks, self._config.enable_prefix_caching, states)
         sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
         kv = KVPool.allocate(cores, groups.places, num_blocks, sizes)
-        ledger = self._ledger(num_blocks)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         placement = with_distances(placement, self._max_model_len)
-        runner = self._runner(placement, bank)
-        runner.encoder = source_encoder(encoder, placement, self._shape, runner.pool, self._on_progress)
-        runner.warm_up(self._config.fit_threads, self._config.threads_alone)
+        return Placed(placement, self._ledger(num_blocks), bank, layer, encoder)
+
+    @property
+    def machine(self) -> Machine:
+        """The host that computes programs of this model."""
+        return Machine(self._config, self._shape, self._on_progress)
+
+    def run(self) -> LoadedEngine:
+        """Load the model and what runs it."""
+        begin, placed = time.perf_counter(), self.place()
+        placement, bank, layer = placed.placement, placed.bank, placed.layer
+        runner = self.machine.runner(placement, bank, self._grammars, self._ring)
+        runner.encoder = source_encoder(placed.encoder, placement, self._shape, runner.pool, self._on_progress)
+        others = () if self._ring is None else self._ring.ready()
+        runner.warm_up(self._config.fit_threads and not others, self._config.threads_alone)
         resolved = replace(self._config, max_model_len=self._max_model_len)
         beside = None if layer is None else encode_beside(placement, layer, resolved, runner.pool, self._on_progress)
-        size, seconds = num_params(self._spec) / 1e6, time.perf_counter() - begin
+        size, seconds = num_params(self._whole) / 1e6, time.perf_counter() - begin
         threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
         self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
-        pricer, pooling = self._pricer(), None if beside is None else beside.facts
+        pricer, pooling = (
+            step_pricer(self._config, self._whole, self._model.formats, self._stack, self._compiled, self._max_rank),
+            None if beside is None else beside.facts,
+        )
         longest = self._compiled.longest_chunk
-        info = self._info(cache, ledger, cores, pricer)
+        info = with_stages(self._info(placement.cache, placed.ledger, placement.cores, pricer), others)
         return LoadedEngine(
             runner=runner,
             grammars=self._grammars,
             spec=self._spec,
             formats=self._model.formats,
-            cache=cache,
+            cache=placement.cache,
             scheduler=SchedulerConfig.of(self._config, self._max_model_len, longest, self._spec.has_whole_pictures),
-            ledger=ledger,
+            ledger=placed.ledger,
             info=replace(info, adapters=self._loaded(bank), pooling=pooling, threads_alone=runner.num_threads_alone),
             pricer=pricer,
             adapters=bank,
@@ -203,7 +227,7 @@ class _Loading:
     def _ledger(self, num_blocks: int) -> MemoryLedger:
         """Return the account of the accelerator's memory on each core of the group."""
         on, share, tp = self._instance, self._config.device_memory_utilization, self._shard.tp
-        ledger = MemoryLedger(on.core_memory_bytes, tp, on.chip.cores_per_chip, share, self._core_ids)
+        ledger = MemoryLedger(on.core_memory_bytes, tp, on.chip.cores_per_chip, share, self.core_ids)
         self._footprint.enter(ledger, num_blocks)
         return ledger
 
@@ -214,7 +238,7 @@ class _Loading:
             return self._overridden(device)
         written = sum(core.used["weights"] for core in cores)
         to_write = sum(sum(core.used.values()) for core in cores) - written + vision_bytes(self._spec, self._shape)
-        kept = most_kept(self._config, num_params(self._spec), self._host.kv_block)
+        kept = most_kept(self._config, num_params(self._whole), self._host.kv_block)
         host_bytes = self._host_bytes(written) - to_write
         host_blocks = host_kv_blocks(self._host.kv_block, host_bytes - kept - self._config.offload.memory_bytes)
         usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # half of it for cached prefixes
@@ -243,40 +267,15 @@ class _Loading:
     def _loaded(self, bank: AdapterBank | None) -> tuple[LoadedAdapter, ...]:
         return () if bank is None or self._config.lora is None else bank.load_all(self._config.lora, self._on_progress)
 
-    def _runner(self, placement: Placement, bank: AdapterBank | None) -> ModelRunner:
-        limits = self._shape.limits
-        programs = Programs(build_program(placement), None if bank is None else build_program(placement, bank.memory))
-        used: tuple[Compiled, ...] = (*programs.kernels, sample, *executor.FUNCTIONS)
-        self._on_progress(f"kernels ready in {compile_kernels(used, self._on_progress, limits.num_workers):.1f} s")
-        pool = WorkerPool(limits.num_workers)
-        pool.bind(self._config.cpus)
-        tiles = placement.buffers.sizes.attention
-        items = AttentionWork(tiles.tile_tokens, tiles.num_slots, limits.num_workers)
-        sizes = limits.num_tokens, limits.num_samples, self._max_model_len
-        inputs = StepInputs(*sizes, placement.cache, items, None if bank is None else bank.slots)
-        rows, drafts = placement.buffers.logits_array(), self._config.speculation
-        sampler = Sampler(pool, rows, self._spec.vocab_size, self._grammars, drafts)
-        return ModelRunner(pool, programs, inputs, sampler, placement.cache)
-
-    def _pricer(self) -> StepPricer:
-        """Return the pricer of steps; the simulator makes the same."""
-        formats, compiled = self._model.formats, self._compiled
-        dtype = stored_dtype(formats.quantization, formats.dtype)
-        runtime = Runtime(dtype, is_continuous=self._stack.is_continuous, lora_rank=self._max_rank)
-        model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
-        host = HostOfSteps.of(self._stack, model, self._config.neuron.decode_batches)
-        shapes = compiled.slots, compiled.context_encoding, compiled.token_generation
-        return StepPricer(model, *shapes, host, model.checking(self._config.speculation))
-
     def _info(
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer
     ) -> EngineInfo:
-        config, spec = self._config, self._spec
+        config, spec = self._config, self._whole
         weights, length = main_format(spec, self._model.formats), self._max_model_len
         host_memory = host_bytes(cores)
         notes = (
             f"{spec.architecture}, {num_params(spec) / 1e6:,.1f}M parameters in {weights}, context {length}",
-            *memory_notes(config, self._core_ids, ledger, host_memory, weights),
+            *memory_notes(config, self.core_ids, ledger, host_memory, weights),
         )
         return EngineInfo(
             max_model_len=length,
@@ -284,10 +283,12 @@ class _Loading:
             max_num_queued_reqs=config.max_num_queued_reqs,
             device=config.device,
             tensor_parallel_size=config.tensor_parallel_size,
+            pipeline_parallel_size=config.pipeline.size,
+            num_instances=1 + len(config.pipeline.addresses),
             dtype=config.dtype,
             vocab_size=spec.vocab_size,
             facts=engine_facts(Path(config.model_path), spec, self._model.formats, pricer, self._compiled, config.pace),
-            core_ids=self._core_ids,
+            core_ids=self.core_ids,
             kv_cache_dtype=self._shape.kv_dtype,
             core_names=tuple(ledger.core_name(core) for core in range(ledger.num_cores)),
             memory=tuple(core_memory(ledger, core) for core in range(ledger.num_cores)),

@@ -200,7 +200,7 @@ def test_dollars_of_all_kinds_add_up_to_the_instance_over_the_modelled_time() ->
 
 
 def test_several_engines_share_an_instance_with_its_unused_cores() -> None:
-    rate = ChargeRate.of(instance("inf2.48xlarge"), 8, "on_demand", num_engines=2)
+    rate = ChargeRate.of(instance("inf2.48xlarge"), 8, "on_demand", count=(2, 1))
     assert 2 * (rate.share + rate.unused_share) == pytest.approx(1)
     assert rate.share == pytest.approx(8 / 24)
 

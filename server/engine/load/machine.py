@@ -1,0 +1,81 @@
+"""The host's threads and input arrays for a placed model, its compiled programs, and the runner of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...config import EngineConfig
+from ...device.ledger import MemoryLedger
+from ...kernels import executor
+from ...kernels.compilation import Compiled, compile_kernels
+from ...kernels.isa.jit import Kernel
+from ...kernels.sample.sample import sample
+from ...kernels.workers import WorkerPool
+from ...placement.footprint import ServingShape
+from ..adapters import AdapterBank
+from ..attention_work import AttentionWork
+from ..encode.beside import LayerPool
+from ..grammar_store import GrammarStore
+from ..graph_slice import GraphSlice
+from ..lowering import build_program
+from ..operands import Placement
+from ..pipeline.ring import Ring
+from ..pipeline.rows import stream_of
+from ..pipeline.runner import PipelineRunner
+from ..runner import ModelRunner, Programs
+from ..sampler import Sampler
+from ..step_inputs import StepInputs
+from .weights import OnProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A model in memory, and what lies beside it."""
+
+    placement: Placement
+    ledger: MemoryLedger
+    bank: AdapterBank | None
+    layer: LayerPool | None
+    encoder: Placement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Host threads and arrays for the programs of one model."""
+
+    config: EngineConfig
+    shape: ServingShape
+    on_progress: OnProgress
+
+    def runner(
+        self, placement: Placement, bank: AdapterBank | None, grammars: GrammarStore, ring: Ring | None
+    ) -> ModelRunner:
+        """Return the runner of a placed model, or of the first stage of a pipeline."""
+        rows, size, drafts = placement.buffers.logits_array(), placement.spec.vocab_size, self.config.speculation
+        if ring is None:
+            adapted = None if bank is None else build_program(placement, bank.memory)
+            programs = Programs(build_program(placement), adapted)
+            pool, inputs = self.prepared(placement, programs.kernels, bank)
+            return ModelRunner(pool, programs, inputs, Sampler(pool, rows, size, grammars, drafts), placement.cache)
+        layers = range(placement.spec.num_layers)
+        programs = Programs(build_program(placement, part=GraphSlice(layers, True, "stream")))
+        tail = build_program(placement, part=GraphSlice(range(0), False, "logits"))
+        pool, inputs = self.prepared(placement, [*programs.kernels, *tail.kernels])
+        runner = PipelineRunner(pool, programs, inputs, Sampler(pool, rows, size, grammars), placement.cache)
+        runner.close_ring(ring, tail, stream_of(placement))
+        return runner
+
+    def prepared(
+        self, placement: Placement, kernels: Sequence[Kernel], bank: AdapterBank | None = None
+    ) -> tuple[WorkerPool, StepInputs]:
+        """Compile what is missing; return the threads and the input arrays."""
+        limits, tiles = self.shape.limits, placement.buffers.sizes.attention
+        used: tuple[Compiled, ...] = (*kernels, sample, *executor.FUNCTIONS)
+        seconds = compile_kernels(used, self.on_progress, limits.num_workers)
+        self.on_progress(f"kernels ready in {seconds:.1f} s")
+        pool = WorkerPool(limits.num_workers)
+        pool.bind(self.config.cpus)
+        work = AttentionWork(tiles.tile_tokens, tiles.num_slots, limits.num_workers)
+        sizes = limits.num_tokens, limits.num_samples, self.shape.max_model_len
+        return pool, StepInputs(*sizes, placement.cache, work, None if bank is None else bank.slots)
