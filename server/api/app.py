@@ -154,8 +154,8 @@ def build_app(service: Service) -> FastAPI:
     app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
     uploads = {files.PATH: config.store.max_file_bytes + files.FORM_BYTES}
     uploads |= dict.fromkeys(audio.PATHS, config.media.max_audio_bytes + files.FORM_BYTES)
-    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes, of_paths=uploads, release=service.return_memory)
     app.add_middleware(Resuming, max_journal_bytes=config.max_body_bytes)
+    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes, of_paths=uploads, release=service.return_memory)
     app.add_middleware(Guard, ring=service.keys, public_paths=config.keys.public_paths)
     if config.allowed_origins:
         app.add_middleware(

@@ -47,7 +47,7 @@ class Exchange:
         self._has_begun = self._is_stream = self._is_sending = False
         self._lost_at = 0.0  # time of the loss that is not made good; 0 = there is none
         self._name = ""  # of this attempt in the ledger
-        self._writer = None if scope["method"] == "HEAD" else direct_writer(scope)
+        self._writer = direct_writer(scope)
 
     async def run(self) -> None:
         """Answer. Raises RequestError while nothing was sent."""
@@ -98,7 +98,7 @@ class Exchange:
         """Return whether another replica should answer instead of this one."""
         status, is_continued = upstream.status, self._asked.is_stored or self._asked.prompt.is_continued
         if self._has_begun:
-            if status == 200:
+            if status == 200 and _is_stream(upstream):
                 return False
             if status not in REFUSED_RESUME or time.monotonic() > self._lost_at + self._fleet.max_wait_s:
                 raise ReplicaLost(f"The replica is lost, and another refused to go on with its answer ({status}).")
@@ -122,7 +122,7 @@ class Exchange:
 
     async def _answer(self, upstream: Upstream) -> None:
         """Pass an answer on. Raises Lost."""
-        if b"text/event-stream" in upstream.header(b"content-type"):
+        if _is_stream(upstream):
             await self._stream(upstream)
             return
         length = upstream.header(b"content-length")
@@ -177,3 +177,7 @@ class Exchange:
             self._is_sending = True
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
             self._is_sending = False
+
+
+def _is_stream(upstream: Upstream) -> bool:
+    return b"text/event-stream" in upstream.header(b"content-type")

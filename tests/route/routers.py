@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import re
-import signal
-import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
 
 from tests.api.serving import (
-    LOG_BYTES,
-    ROOT,
     Server,
     children,
     command,
     command_line,
     environment,
-    read_until,
+    running,
     running_server,
 )
 
 
-@contextlib.contextmanager
-def running_router(*args: str) -> Iterator[Server]:
+def running_router(*args: str) -> AbstractContextManager[Server]:
     """Start a router on a free port, wait until a replica is up, and end it afterwards."""
-    argv = command("route", *args, "--port", "0", program="neuronserve")
-    process = subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=ROOT, env=environment())
-    assert process.stderr is not None
-    fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, LOG_BYTES)
-    try:
-        log = read_until(process, rb"ready: (https?://[^\s\"]+)")
-        found = re.search(r"ready: (https?://[^\s\"]+)", log)
-        assert found is not None, log
-        yield Server(process, found[1], log)
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(15)
-        if process.poll() is None:
-            process.kill()
-        process.wait(10)
-        process.stderr.close()
+    return running(command("route", *args, "--port", "0", program="neuronserve"), environment())
 
 
 @contextlib.contextmanager
