@@ -19,7 +19,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a replica listens: a TCP port, or a Unix socket."""
+    """Place where a replica listens: a TCP port, or a Unix socket."""
 
     host: str = ""
     port: int = 0

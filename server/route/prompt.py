@@ -33,7 +33,7 @@ _DECODER = msgspec.json.Decoder(_Body)
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """What the router knows of a prompt."""
+    """Size of a prompt, and digests by which equal beginnings are found."""
 
     digests: list[bytes] = []  # of its whole chunks, each over all bytes before it
     num_tokens: int = 1  # estimated

@@ -1,4 +1,4 @@
-"""What is random in an answer, and its time. A router gives both, so that another replica writes the same answer."""
+"""Random parts of an answer, and its time. A router gives both, so that another replica writes the same answer."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Resume(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the header of a request says."""
+    """Content of a request's header."""
 
     key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]  # all that is random in the answer follows from it
     created: _Count  # time of the answer in Unix seconds
