@@ -38,8 +38,8 @@ NeuronserveError
     ├── EngineDead                503: the engine process has ended
     └── StorageFull               507: nothing more can be stored
 
-Errors of one room stay there: `ChatError` and `Unreachable` (server/chat, server/monitor), `ReplicaLost` and
-`ModelChanged` (server/route, server/api), `ClientFailed`, `CassetteError`, `NotRecorded` and others (testkit).
+Errors of one room stay there: `ChatError`, `Unreachable` (server/chat, server/monitor), `ReplicaLost`, `ModelChanged`,
+`ClientFailed`, `CassetteError`, `NotRecorded`, `UpstreamFailed`, `InjectedError` and `InjectedLimit` (testkit).
 """
 
 from __future__ import annotations
