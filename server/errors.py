@@ -38,8 +38,8 @@ NeuronserveError
     ├── EngineDead                503: the engine process has ended
     └── StorageFull               507: nothing more can be stored
 
-Errors of one room stay there: `ChatError`, `Unreachable` (server/chat, server/monitor), `ReplicaLost`, `ModelChanged`,
-`ClientFailed`, `CassetteError`, `NotRecorded`, `UpstreamFailed`, `InjectedError` and `InjectedLimit` (testkit).
+Errors of one room stay there: `ChatError`, `Unreachable`, `ReplicaLost`, `ModelChanged`,
+`StageLost`, `ClientFailed`, `CassetteError`, `NotRecorded`, `UpstreamFailed`, `InjectedError`, `InjectedLimit`.
 """
 
 from __future__ import annotations
