@@ -9,27 +9,11 @@ import msgspec
 CHUNK_BYTES = 512  # of a prompt that share a digest
 TOKEN_BYTES = 4  # of English text in common tokenizers: only sums of similar prompts are compared
 CHUNK_TOKENS = CHUNK_BYTES // TOKEN_BYTES
-NOTHING = msgspec.Raw(b"")
-
-
-class _Body(msgspec.Struct):
-    """Fields that may hold the prompt, in the order in which chat templates render them."""
-
-    model: msgspec.Raw = NOTHING
-    cache_salt: msgspec.Raw = NOTHING
-    tools: msgspec.Raw = NOTHING
-    system: msgspec.Raw = NOTHING
-    instructions: msgspec.Raw = NOTHING
-    messages: msgspec.Raw = NOTHING
-    prompt: msgspec.Raw = NOTHING
-    input: msgspec.Raw = NOTHING
-    inputs: msgspec.Raw = NOTHING
-    texts: msgspec.Raw = NOTHING
-    previous_response_id: msgspec.Raw = NOTHING
-    conversation: msgspec.Raw = NOTHING
-
-
-_DECODER = msgspec.json.Decoder(_Body)
+# Fields that may hold the prompt, in the order in which chat templates render them; those that keep prompts apart; and
+# those that name what a replica has stored.
+RENDERED = ("tools", "system", "instructions", "messages", "prompt", "input", "inputs", "texts")
+APART, REFERENCES = ("model", "cache_salt"), ("previous_response_id", "conversation")
+_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -46,13 +30,11 @@ def prompt_of(body: bytes) -> Prompt:
         found = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return Prompt(num_tokens=1 + len(body) // TOKEN_BYTES)
-    text = b"".join(
-        memoryview(part)
-        for part in (found.tools, found.system, found.instructions, found.messages, found.prompt, found.input)
-    ) + b"".join(memoryview(part) for part in (found.inputs, found.texts))
-    digest, digests = blake2b(b"%b %b" % (bytes(found.model), bytes(found.cache_salt)), digest_size=16).digest(), []
+    text = b"".join(bytes(found.get(name, b"")) for name in RENDERED)
+    root = b" ".join(bytes(found.get(name, b"")) for name in APART)
+    digest, digests = blake2b(root, digest_size=16).digest(), []
     for begin in range(0, len(text) - CHUNK_BYTES + 1, CHUNK_BYTES):
         digest = blake2b(text[begin : begin + CHUNK_BYTES], key=digest, digest_size=16).digest()
         digests.append(digest)
-    is_continued = any(bytes(part) not in (b"", b"null") for part in (found.previous_response_id, found.conversation))
+    is_continued = any(bytes(found.get(name, b"null")) != b"null" for name in REFERENCES)
     return Prompt(digests, 1 + len(text) // TOKEN_BYTES, is_continued)
