@@ -54,7 +54,7 @@ class Exchange:
         try:
             while not await self._attempt():
                 pass
-        except ReplicaLost as error:
+        except RequestError as error:  # no replica is left, or none goes on
             if not self._has_begun:
                 raise
             if not self._is_stream:

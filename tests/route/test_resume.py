@@ -162,6 +162,19 @@ def test_a_replica_that_falls_silent_is_lost_after_the_timeout(pair: Pair) -> No
         until(lambda: set(metric(router.url, "neuronserve_route_replica_up").values()) == {1})
 
 
+def test_a_stream_ends_with_an_error_event_when_no_replica_is_left(checkpoint: Path) -> None:
+    with (
+        running_server(checkpoint, *SLOW) as server,
+        running_router(server.url, "--max-wait", "0.2") as router,
+        httpx.stream("POST", f"{router.url}/v1/chat/completions", json=CHAT, timeout=PATIENCE_S) as answer,
+    ):
+        lines = answer.iter_lines()
+        next(lines)
+        server.signal(signal.SIGKILL)
+        last = [line for line in lines if line][-1]
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "no_replica"
+
+
 ASKED = {"key": "0" * 32, "created": 7}
 
 
