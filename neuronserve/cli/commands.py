@@ -270,11 +270,11 @@ def _model_path(settings: ModelSettings) -> Path:
 
     if settings.compiled_model is not None:
         return settings.compiled_model
-    if Path(settings.model).is_dir() and settings.revision is None:
+    if Path(settings.model).is_dir() and settings.revision is None and settings.mmproj is None:
         from neuronserve.server.checkpoint.wanted import refuse_pointers
 
         refuse_pointers(Path(settings.model))
         return Path(settings.model)
     from neuronserve.server.checkpoint.hub import resolve_model
 
-    return resolve_model(settings.model, settings.revision, settings.gguf_cache)
+    return resolve_model(settings.model, settings.revision, settings.gguf_cache, settings.mmproj)

@@ -76,8 +76,8 @@ class Checkpoint:
         # Old checkpoints hold tensors that follow from the rest: rope frequencies, a tied output layer.
         used, names = expected.keys() | scales | {head}, spec.names
         others = (name for name in tensors if name not in used and not name.endswith(names.leftovers))
-        surplus = sorted(name for name in others if not name.startswith(names.skipped))
-        return cls(tensors, tuple(surplus))
+        surplus = {next((f"{each}*" for each in names.skipped if name.startswith(each)), name) for name in others}
+        return cls(tensors, tuple(sorted(surplus)))
 
     @classmethod
     def of_file(cls, file: SafetensorsFile) -> Checkpoint:

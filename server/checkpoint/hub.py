@@ -45,10 +45,11 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path) -> Path:
+def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path, mmproj: str | None = None) -> Path:
     """Return the local directory of the checkpoint `path_or_id`, downloaded first when it is a hub id.
 
     An existing directory or GGUF file is used without network access; a file gets a directory below `gguf_cache`.
+    `mmproj` is the GGUF file of the vision encoder beside that of the text.
     Raises CheckpointError for a GGUF file that cannot be served and for a pointer of Git LFS, and SettingsError when
     the directory is missing, the id is malformed or unknown, access is denied, or the hub cannot be reached.
     """
@@ -56,12 +57,14 @@ def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path) -> Pa
     if os.path.exists(local) and revision is not None:
         kind = "directory" if os.path.isdir(local) else "file"
         raise SettingsError(f"revision is {revision!r}, but {path_or_id!r} is a local {kind}, which has no revisions")
+    if is_gguf(Path(local)):
+        refuse_pointers(Path(local))
+        return gguf_directory(Path(local), gguf_cache, None if mmproj is None else Path(os.path.expanduser(mmproj)))
+    if mmproj is not None:
+        raise SettingsError(f"mmproj is {mmproj!r}, but the model {path_or_id!r} is no GGUF file")
     if os.path.isdir(local):
         refuse_pointers(Path(local))
         return Path(local)
-    if is_gguf(Path(local)):
-        refuse_pointers(Path(local))
-        return gguf_directory(Path(local), gguf_cache)
     if os.path.exists(local):
         reason = "a checkpoint is a directory with a config.json, or a GGUF file"
         raise SettingsError(f"model {path_or_id!r} is a file; {reason}")

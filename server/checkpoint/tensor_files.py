@@ -21,8 +21,9 @@ from ..models.spec import ModelSpec
 from ..models.tensors import embedding_weight, tied_weight
 from ..typed_json import shown
 from .fused_experts import with_experts
-from .gguf.directory import linked_parts
+from .gguf.directory import linked_eyes, linked_parts
 from .gguf.files import open_gguf
+from .gguf.pictures import picture_tensors
 from .gguf.tensors import model_tensors
 from .json_file import read_json
 from .safetensors_file import SafetensorsFile, is_plain
@@ -70,6 +71,8 @@ def open_tensors(
 
     Raises CheckpointError where there are no weights, or where files contradict their headers.
     """
+    if (eyes := linked_eyes(directory)) and expected.keys() & (found := picture_tensors(open_gguf(eyes))).keys():
+        return found
     if parts := linked_parts(directory):
         return model_tensors(open_gguf(parts), spec, expected)
     return with_experts(by_names_of(spec, open_safetensors(directory)), expected, spec.names.fused)

@@ -6,9 +6,9 @@ can still meet its objective, otherwise there is one group, which alone waits in
 Within a priority the group that was served least comes next, with its first sequence in order of service. This is the
 virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024). A group's counter grows
 by the tokens computed for it, over its weight: prompt tokens at admission, generated tokens as they come. A group that
-begins to wait is lifted to the least counter of the waiting groups, or of the group that waited last, so that none
-saves up turns while away. Counters of two groups that always wait differ at most by the running sequences and one
-prompt.
+begins to wait is lifted to the least counter of the waiting groups, or of the group that waited last; under `fair` less
+SAVED_TOKENS, so that a tenant saves up enough turns while away for a few requests that come together, and no more.
+Counters of two groups that always wait differ at most by the running sequences and one prompt.
 
 A request with a promised limit (`Request.due_time`) comes before all others, of any priority, once most of its limit
 has passed: a flood of more urgent requests delays it for a while, not for as long as the flood lasts.
@@ -24,6 +24,7 @@ from .queue import OrderedQueue
 from .sequence import Sequence
 from .service import SERVICE_POLICIES, Order, ServicePolicy
 
+SAVED_TOKENS = 2048  # by which the counter of a tenant that begins to wait may be behind others
 MAX_REMEMBERED = 4096  # counters of groups, waiting or not
 
 
@@ -31,7 +32,7 @@ class FairQueue:
     """Waiting sequences by group."""
 
     def __init__(self, policy: ServicePolicy = SERVICE_POLICIES["fair"]) -> None:
-        self._policy = policy
+        self._policy, self._saved = policy, SAVED_TOKENS if policy.by_tenant else 0
         self._queues: dict[str, OrderedQueue] = {}  # by waiting group
         self._served: dict[str, float] = {}  # tokens over weight, by group
         self._last = ""  # the last group that stopped waiting
@@ -77,6 +78,7 @@ class FairQueue:
     def add(self, seq: Sequence) -> None:
         """Add a new or preempted sequence. Preempted ones continue, whether late or not."""
         group = seq.group = self._policy.group(seq.request, seq.order, -inf if seq.was_admitted else self._now)
+        seq.weight = self._policy.weight(seq.request, group)
         if group not in self._queues:
             self._served[group] = max(self._served.pop(group, 0.0), self._least)
             self._queues[group] = OrderedQueue()
@@ -98,8 +100,13 @@ class FairQueue:
         """Count tokens computed for a sequence."""
         group = seq.group
         if group in self._served:  # otherwise it was forgotten while its sequence ran
-            self._served[group] += num_tokens / self._policy.weight(seq.request, group)
+            self._served[group] += num_tokens / seq.weight
             self._changed.add(group)
+
+    def precedes(self, seq: Sequence, other: Sequence) -> bool:
+        """Return whether waiting `seq` would still come before `other`, which runs, if that waited too."""
+        count = max(self._served.get(other.group, 0.0), self._least)
+        return (seq.order[0], self._served[seq.group]) < (other.order[0], count)
 
     def take_served(self) -> ServedTokens | None:
         """Return the counters that have grown since the last call; None while there has been one group."""
@@ -113,7 +120,7 @@ class FairQueue:
     def _least(self) -> float:
         """The counter that a group gets at least when it begins to wait."""
         level = self._served.get(self._last, 0.0)
-        return min((self._served[group] for group in self._queues), default=level)
+        return min((self._served[group] for group in self._queues), default=level) - self._saved
 
     def _order(self, seq: Sequence) -> tuple[int, float, Order]:
         return seq.order[0], self._served[seq.group], seq.order

@@ -12,7 +12,7 @@ being sampled has nothing to compute, so it is left out until that step is appli
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 
 from ..config import SchedulerConfig
@@ -32,7 +32,7 @@ from .audit import audit
 from .batching import POLICIES, PromptGate
 from .fair_queue import FairQueue
 from .finish import check_finish
-from .places import has_place
+from .places import Places
 from .queue import OrderedQueue
 from .sequence import Sequence, decoding, is_underway
 from .service import SERVICE_POLICIES
@@ -58,6 +58,7 @@ class Scheduler:
         self._running = OrderedQueue()
         self._service = SERVICE_POLICIES[config.policy]
         self._waiting = FairQueue(self._service)
+        self._places = Places(self._running, self._waiting, config.max_num_seqs)
         self._size = StepSize(config.step_time_target_ms, by_objectives=self._service.by_deadline)
         self._step_id = self._applied_id = 0  # of the last plan, and of the last one that was applied
         self._pending_events: list[TokenEvent] = []  # ends that `schedule` decided, until `apply` returns them
@@ -115,15 +116,19 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """Return the next step. An empty plan must be applied too: it may have ended requests."""
-        step = StepDraft(self._config.max_num_batched_tokens, now, self._config.max_prompt_chunk, self._cache.states)
+        config, most = self._config, self._policy.max_prompts
+        step = StepDraft(config.max_num_batched_tokens, now, config.max_prompt_chunk, self._cache.states, most)
         self._waiting.at(now)
-        if self._gate.mixes_phases(self._is_catching_up):
+        mixes = self._gate.mixes_phases(self._is_catching_up)
+        if (takes_prompts := mixes or self._lets_prompts_in()) and (giver := self._places.giver()) is not None:
+            self._preempt(giver, step)
+        if mixes:
             self._place_decodes(step)  # first, so that no prompt delays a token
             self._size.limit(step, self._running, self._waiting)
-            self._place_prompts(step, now)
+            self._place_prompts(step)
         else:
-            if self._lets_prompts_in():
-                self._place_prompts(step, now)
+            if takes_prompts:
+                self._place_prompts(step)
             if step.is_empty:
                 self._place_decodes(step)
         self._gate.passed(bool(step.prefill), bool(step.decode))
@@ -173,14 +178,15 @@ class Scheduler:
             if step.budget and seq.is_running and (has_block or self._grow(seq, step)):
                 step.place_decode(seq)
 
-    def _place_prompts(self, step: StepDraft, now: float) -> None:
-        """Place running prompts, then admit waiting ones. A step that preempted has no blocks for an admission."""
-        if len(step.decode) < len(self._running):
-            for seq in self._running:
-                if seq.is_prefill and self._takes_prompts(step):
+    def _place_prompts(self, step: StepDraft) -> None:
+        """Place running prompts, then admit waiting ones. A step that ran out of blocks has none for an admission."""
+        prompts = [seq for seq in self._running if seq.is_prefill] if len(step.decode) < len(self._running) else []
+        for has_turn in self._places.turns(step):
+            for seq in prompts:
+                if step.takes_prompts and has_turn(seq):
                     step.place(seq)
-        if not step.preempted:
-            self._admit(step, now)
+            if not step.lacks_blocks:
+                self._admit(step, has_turn)
 
     @property
     def _is_catching_up(self) -> bool:
@@ -192,10 +198,6 @@ class Scheduler:
         is_open = self._gate.is_open(len(self._running), len(self._waiting))
         return is_open or any(seq.is_prefill for seq in self._running)  # a prompt that was begun goes on
 
-    def _takes_prompts(self, step: StepDraft) -> bool:
-        most = self._policy.max_prompts if step.max_prompts is None else step.max_prompts
-        return step.budget > 0 and (most is None or len(step.prefill) < most)
-
     def _grow(self, seq: Sequence, step: StepDraft) -> bool:
         """Allocate the block of a decoding sequence's next token, preempting from the tail for it.
 
@@ -205,6 +207,7 @@ class Scheduler:
             victim = self._running.last
             if victim.is_in_flight:
                 return False
+            step.lacks_blocks = True
             self._preempt(victim, step)
             if victim is seq:
                 return False
@@ -218,10 +221,9 @@ class Scheduler:
         self._waiting.add(seq)
         step.preempted.append(seq.request.request_id)
 
-    def _admit(self, step: StepDraft, now: float) -> None:
-        while self._waiting and self._takes_prompts(step):
-            seq = self._waiting.first
-            if not has_place(seq, self._running, self._config.max_num_seqs, is_shared=self._waiting.is_shared):
+    def _admit(self, step: StepDraft, has_turn: Callable[[Sequence], bool]) -> None:
+        while self._waiting and len(self._running) < self._config.max_num_seqs and step.takes_prompts:
+            if not has_turn(seq := self._waiting.first):
                 return
             is_new = not seq.was_admitted
             if self._fits(seq):
@@ -236,7 +238,7 @@ class Scheduler:
             elif self._running:
                 return  # nobody overtakes; running sequences will free blocks
             else:  # alone in an empty cache and still too long: it has all the blocks that it can ever get
-                self._pending_events.append(self._end(seq, now, "length"))
+                self._pending_events.append(self._end(seq, step.time, "length"))
 
     def _fits(self, seq: Sequence) -> bool:
         """Allocate for all known tokens of `seq`, cached prefix included, leaving a block for each running sequence.

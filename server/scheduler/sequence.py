@@ -34,6 +34,7 @@ class Sequence:
         "token_ids",
         "was_admitted",
         "was_placed",
+        "weight",
         "whole",
     )
 
@@ -64,7 +65,7 @@ class Sequence:
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.
         self.order = order or SERVICE_POLICIES["fair"].order(request, 0.0)
-        self.group = ""  # among the waiting
+        self.group, self.weight = "", 1.0  # among the waiting
 
     @property
     def num_generated(self) -> int:

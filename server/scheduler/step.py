@@ -18,6 +18,7 @@ class StepDraft:
         "budget",
         "decode",
         "drafts",
+        "lacks_blocks",
         "max_chunk",
         "max_prompts",
         "preempted",
@@ -29,21 +30,27 @@ class StepDraft:
     )
 
     def __init__(
-        self, budget: int, time: float, max_chunk: int | None = None, states: StateSlots | None = None
+        self,
+        budget: int,
+        time: float,
+        max_chunk: int | None = None,
+        states: StateSlots | None = None,
+        max_prompts: int | None = None,
     ) -> None:
         """Begin an empty step. `max_chunk` limits the tokens of one sequence; None = the budget.
 
-        `states` are the slots of sequences' states, None where no layer keeps one.
+        `states` are the slots of sequences' states, None where no layer keeps one. None: any number of prompts.
         """
         self.states = states
         self.budget = self.room = budget  # a target of the step's time reduces the budget, not the room
         self.max_chunk = budget if max_chunk is None else max_chunk
-        self.max_prompts: int | None = None  # None = as many as the batching policy lets in
+        self.max_prompts = max_prompts
         self.time = time
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []
         self.drafts: Mapping[Sequence, tuple[int, ...]] = {}  # of sequences that decode, which have blocks for them
         self.preempted: list[str] = []
+        self.lacks_blocks = False  # a sequence was preempted for the blocks of another
         self.admitted: list[str] = []
         self.received_time: float | None = None
 
@@ -117,6 +124,10 @@ class StepDraft:
         if self.states is None:
             return NO_STATE, NO_STATE
         return self.states.place_row(seq.blocks.state, seq.num_scheduled_tokens, count, seq.num_prompt_tokens)
+
+    @property
+    def takes_prompts(self) -> bool:
+        return self.budget > 0 and (self.max_prompts is None or len(self.prefill) < self.max_prompts)
 
     @property
     def is_empty(self) -> bool:

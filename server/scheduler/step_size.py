@@ -61,7 +61,8 @@ class StepSize:
             spare_s = (self._target_ms or 0.0) / 1e3 - self.rates.step_s
         least = max(LEAST_TOKENS, prompt_s / token_s)
         step.budget = min(step.budget, int(max(least, (spare_s - prompt_s) / token_s)))
-        step.max_prompts = max(1, int(spare_s / prompt_s)) if prompt_s > 0 else None
+        if prompt_s > 0:
+            step.max_prompts = max(1, int(spare_s / prompt_s))
 
     def _seconds_of(self, num_tokens: int) -> float:
         prompt_s, token_s = self.rates.prompt_cost_s

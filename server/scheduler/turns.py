@@ -2,7 +2,8 @@
 
 It plays the fair queue (fair_queue.py) forward from the counters that the engine reports. A served sequence counts its
 prompt and an average number of generated tokens at once, not as they come. So the prediction is exact for one slot and
-outputs of that length; otherwise it is off by the sequences that run at a time.
+outputs of that length; otherwise it is off by the sequences that run at a time, and by what the second tenant of an
+engine has saved, as counters are reported from then on.
 """
 
 from __future__ import annotations

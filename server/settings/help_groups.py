@@ -4,7 +4,16 @@ ADVANCED_FLAG = "--advanced"
 ADVANCED = "advanced"
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "model": ("model", "served_model_name", "dtype", "quantization", "chat_template", "lora_modules", "revision"),
+    "model": (
+        "model",
+        "served_model_name",
+        "dtype",
+        "quantization",
+        "chat_template",
+        "lora_modules",
+        "revision",
+        "mmproj",
+    ),
     "accelerator": (
         *("device", "tensor_parallel_size", "data_parallel_size", "max_model_len", "max_num_seqs", "kv_cache_dtype"),
         *("enable_prefix_caching", "speculative_config", "pace", "stack", "strict_device", "cpu_threads"),

@@ -36,6 +36,7 @@ class ModelSettings(TimeSettings):
         str(DEFAULT_MODEL), description="checkpoint directory, GGUF file or hub id (default: the built-in model)"
     )
     revision: str | None = Field(None, description="branch, tag or commit of a hub id")
+    mmproj: str | None = Field(None, description="GGUF file of a vision encoder, beside a model that is a GGUF file")
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto", description="type of activations and unquantized weights; auto is bfloat16"
     )

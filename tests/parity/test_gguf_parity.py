@@ -56,7 +56,7 @@ FOLDED = {
 }
 NAMES = (
     *("deepseek-v2-groups", "deepseek-v3", "glm4moe", "gemma4", "gemma4-experts", "granite-4"),
-    *("bamba", "falcon-h1", "nemotron_h", "qwen3next"),
+    *("bamba", "falcon-h1", "nemotron_h", "nemotron_h_moe", "qwen3next"),
 )
 
 

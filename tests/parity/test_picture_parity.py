@@ -59,32 +59,38 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
     return make
 
 
+def engine_with_pictures(
+    directory: Path, kernels: str, tp: int = 1, chunk: int = 64
+) -> tuple[LoadedEngine, EncodingLimits]:
+    config = EngineConfig(
+        model_path=str(directory),
+        device="inf2.48xlarge",
+        tensor_parallel_size=tp,
+        dtype="float32",
+        max_model_len=256,
+        max_num_seqs=4,
+        max_num_batched_tokens=chunk,
+        max_num_queued_reqs=2,
+        block_size=16,
+        enable_prefix_caching=False,
+        device_memory_utilization=0.9,
+        num_blocks_override=None,
+        cpu_threads=2,
+        kernel_cache_dir=kernels,
+    )
+    loaded = load_engine(config, lambda _: None)
+    pictures = load_pictures(config, loaded, lambda _: None)
+    assert pictures is not None
+    return loaded, pictures
+
+
 @pytest.fixture(scope="module")
 def engine_of(model_of: Any, kernel_cache: str) -> Callable[..., tuple[LoadedEngine, EncodingLimits]]:
     """(name, tensor_parallel_size, chunk) -> a loaded engine with its encoder."""
 
     @lru_cache(maxsize=3)
     def load(name: str, tp: int = 1, chunk: int = 64) -> tuple[LoadedEngine, EncodingLimits]:
-        config = EngineConfig(
-            model_path=str(model_of(name)[1]),
-            device="inf2.48xlarge",
-            tensor_parallel_size=tp,
-            dtype="float32",
-            max_model_len=256,
-            max_num_seqs=4,
-            max_num_batched_tokens=chunk,
-            max_num_queued_reqs=2,
-            block_size=16,
-            enable_prefix_caching=False,
-            device_memory_utilization=0.9,
-            num_blocks_override=None,
-            cpu_threads=2,
-            kernel_cache_dir=kernel_cache,
-        )
-        loaded = load_engine(config, lambda _: None)
-        pictures = load_pictures(config, loaded, lambda _: None)
-        assert pictures is not None
-        return loaded, pictures
+        return engine_with_pictures(model_of(name)[1], kernel_cache, tp, chunk)
 
     return load
 
@@ -165,6 +171,18 @@ def logits_of(model: Any, name: str, ids: tuple[int, ...], media: tuple[MediaIte
     return values
 
 
+def encoded_logits(
+    loaded: LoadedEngine, pictures: EncodingLimits, ids: tuple[int, ...], media: tuple[MediaItem, ...]
+) -> np.ndarray:
+    """Logits of a prompt, whose pictures are encoded first."""
+    books = EncodingBooks(pictures)
+    assert books.hold({item.digest: item for item in media})
+    loaded.runner.encoder.encode([Encoding(item.digest, item, books.kept[item.digest], "prompt") for item in media])
+    encoded = [block for item in media for block in books.kept[item.digest]]
+    found: np.ndarray = loaded.runner.logits(ids, media=media, encoded=encoded)
+    return found
+
+
 def error_of(got: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(got - expected).max() / np.abs(expected).max())
 
@@ -189,11 +207,7 @@ def test_logits_of_a_prompt_with_pictures_are_those_of_transformers(
     chunk = 64 if name in WHOLE else chunk  # `logits` divides by number alone
     model, (loaded, pictures) = model_of(name)[0], engine_of(name, tp, chunk)
     ids, media = prompt_of(name)
-    books = EncodingBooks(pictures)
-    assert books.hold({item.digest: item for item in media})
-    loaded.runner.encoder.encode([Encoding(item.digest, item, books.kept[item.digest], "prompt") for item in media])
-    encoded = [block for item in media for block in books.kept[item.digest]]
-    got = loaded.runner.logits(ids, media=media, encoded=encoded)
+    got = encoded_logits(loaded, pictures, ids, media)
     assert error_of(got, logits_of(model, name, ids, media)) <= TOLERANCE
     without = tuple(8 if token == TOKEN else token for token in ids)
     expected = model(input_ids=torch.tensor([without])).logits[0].numpy()

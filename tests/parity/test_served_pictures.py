@@ -61,8 +61,10 @@ def answer_of(served: Server, body: dict[str, Any]) -> tuple[list[int], list[int
     return found["prompt_token_ids"], found["choices"][0]["token_ids"], found["usage"]
 
 
-def expected_tokens(model: Any, prompt: list[int], pictures: list[bytes]) -> list[int]:
-    given = Qwen2VLImageProcessorPil(**OPTIONS)(
+def expected_tokens(
+    model: Any, prompt: list[int], pictures: list[bytes], options: dict[str, Any] = OPTIONS
+) -> list[int]:
+    given = Qwen2VLImageProcessorPil(**options)(
         images=[Image.open(io.BytesIO(each)) for each in pictures], return_tensors="pt"
     )
     ids = list(prompt)

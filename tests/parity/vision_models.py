@@ -77,7 +77,11 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
     "idefics3": ("Idefics3", {"model_type": "llama"}, SIGLIP_EYES, {"image_token_id": TOKEN}),
     "gemma3": (
         "Gemma3",
-        {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        {
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "query_pre_attn_scalar": 16,
+        },
         {**SIGLIP_EYES, "vision_use_head": False},
         {"image_token_index": TOKEN, "mm_tokens_per_image": 9},
     ),

@@ -16,6 +16,7 @@ from neuronserve.server.engine.fake_runner import FakeRunner, expected_prompt_lo
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.scheduler.batching import POLICIES
 from neuronserve.server.scheduler.drafts.text_index import TextIndex
+from neuronserve.server.scheduler.places import MOST_IN_A_ROW
 from neuronserve.server.scheduler.sequence import Sequence as OpenSequence
 from neuronserve.server.scheduler.speculative import scheduler_of
 from neuronserve.server.types import Request, SampledToken, SamplingParams, StepPlan, StepReport, StepResult, TokenEvent
@@ -112,6 +113,7 @@ class Bench:
         self.events: dict[str, list[TokenEvent]] = defaultdict(list)
         self.plans: list[StepPlan] = []
         self.reports: list[StepReport] = []
+        self.num_passed = 0  # steps in a row in which the first in order did not advance
         self.placed: set[str] = set()  # ids that were in a plan
         self.broken: set[str] = set()  # ids whose logits are not finite
         self.now = 0.0
@@ -167,8 +169,16 @@ class Bench:
             assert len(plan.prefill) <= policy.max_prompts
         resumed = {each for each in self.scheduler.open_ids if self.requests[each].generated_token_ids}
         if (self.config.batching == "continuous" and not resumed) or plan.decode:
-            assert not running or running[0] in ids, "the first in order did not advance"
-        lost, kept = ([self.scheduler._open[each].order for each in ids] for ids in (plan.preempted, running))
+            is_passed = bool(running) and running[0] not in ids
+            self.num_passed = self.num_passed + 1 if is_passed else 0
+            assert self.num_passed <= MOST_IN_A_ROW, "the first in order did not advance"
+            prompts = {self.requests[seq.request_id].tenant for seq in plan.prefill}
+            assert not is_passed or self.requests[running[0]].tenant not in prompts, "it gave way to its own tenant"
+        first = {self.requests[each].tenant for each in plan.admitted}  # who may have got the place of another tenant's
+        lost, kept = (
+            [self.scheduler._open[each].order for each in ids if self.requests[each].tenant not in first]
+            for ids in (plan.preempted, running)
+        )
         assert not (lost and kept) or max(kept) < min(lost), "a victim was not the last in order"
         chunk = self.config.max_prompt_chunk or self.config.max_num_batched_tokens
         assert all(len(seq.token_ids) <= chunk for seq in plan.prefill)

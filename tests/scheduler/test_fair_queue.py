@@ -6,12 +6,14 @@ from collections import Counter
 from dataclasses import replace
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
 from neuronserve.server.kv_cache.hashing import HashChain
 from neuronserve.server.kv_cache.sequence_blocks import SequenceBlocks
+from neuronserve.server.scheduler import fair_queue
 from neuronserve.server.scheduler.fair_queue import MAX_REMEMBERED, FairQueue
 from neuronserve.server.scheduler.queue import OrderedQueue
 from neuronserve.server.scheduler.sequence import Sequence
@@ -46,7 +48,11 @@ def test_turns_are_by_tokens_and_not_by_requests() -> None:
     assert order[5] == "l1"
 
 
-def test_who_was_away_has_saved_up_no_turns() -> None:
+@pytest.mark.parametrize(("saved", "first"), [(0, {"n": 3, "b": 3}), (20, {"n": 4, "b": 2})])
+def test_who_was_away_has_saved_up_a_few_turns(
+    saved: int, first: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_queue, "SAVED_TOKENS", saved)
     b = bench(num_blocks=64, max_num_seqs=1)
     b.add(*[of("busy", f"a{i}", [i] * 8, arrival_time=i) for i in range(5)])
     b.finish()
@@ -54,7 +60,7 @@ def test_who_was_away_has_saved_up_no_turns() -> None:
     b.add(*[of("busy", f"b{i}", [i] * 8, arrival_time=100 + i) for i in range(5)])
     b.finish()
     order = admitted(b)[5:]
-    assert Counter(request_id[0] for request_id in order[:6]) == {"n": 3, "b": 3}
+    assert Counter(request_id[0] for request_id in order[:6]) == first
 
 
 def test_a_better_priority_comes_before_any_turn() -> None:

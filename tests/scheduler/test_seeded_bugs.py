@@ -182,7 +182,7 @@ BUGS = (
     Bug("prompts are not charged", Scheduler._fits, "self._waiting.serve(seq, seq.num_pending)", "pass", TENANTS),
     Bug("turns are saved up", FairQueue.add,
         "max(self._served.pop(group, 0.0), self._least)", "self._served.pop(group, 0.0)", FORECAST),
-    Bug("weights are ignored", FairQueue.serve, " / self._policy.weight(seq.request, group)", "", WEIGHTS),
+    Bug("weights are ignored", FairQueue.serve, " / seq.weight", "", WEIGHTS),
     Bug("late requests are never served", ServicePolicy.weight, "LATE_WEIGHT", "1e-9", LATE),
     Bug("deadlines are ignored", ServicePolicy._time, "not self.by_deadline", "True", ORDER),
     Bug("priorities are ignored", ServicePolicy.order, "request.priority if", "0 if", ORDER),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
 from neuronserve.server.config.formats import SchedulingPolicy
+from neuronserve.server.scheduler.places import MOST_IN_A_ROW
 from neuronserve.server.scheduler.service import NO_OBJECTIVE_S
 from neuronserve.server.scheduler.step_rates import StepRates
 from neuronserve.server.scheduler.step_size import LEAST_TOKENS, MOST_SKIPPED
@@ -202,18 +203,61 @@ def test_under_slo_a_prompt_waits_until_those_that_decode_have_time_for_it(inter
     assert sum(map(num_prompt_tokens, (first, *later))) >= 200, "it waits for so many steps at most"
 
 
-def test_the_last_place_is_for_a_tenant_below_its_share() -> None:
-    b = bench(400, max_num_seqs=64, max_num_batched_tokens=256)
-    b.add(*[request(f"f{i:03}", [i % 10] * 4, 9, tenant="flood", arrival_time=i) for i in range(100)])
-    b.step()
-    assert b.scheduler.num_running == 64, "one tenant has all places"
-    b.add(request("few0", [1] * 4, 2, tenant="few"))
+def flooded(num_places: int = 8, **fields: Any) -> Bench:
+    """One tenant has all places and a queue; another one was here before."""
+    b = bench(400, max_num_seqs=num_places, max_num_batched_tokens=64, **fields)
+    b.add(request("few0", [1] * 4, 1, tenant="few"))
     b.finish()
-    b.add(*[request(f"g{i:03}", [i % 10] * 4, 9, tenant="flood", arrival_time=i) for i in range(100)])
+    b.add(*[request(f"f{i:03}", [i % 10] * 30, 40, tenant="flood", arrival_time=i) for i in range(40)])
+    while sum(len(plan.admitted) for plan in b.plans) <= num_places or b.plans[-1].prefill:
+        b.step()
+    return b
+
+
+def test_a_tenant_with_few_places_gets_those_of_a_flood_up_to_half_its_share() -> None:
+    b = flooded()
+    b.add(*[request(f"few{i}", [i] * 8, 20, tenant="few", arrival_time=100.0 + i) for i in range(1, 5)])
+    plans = [b.step() for _ in range(6)]
+    assert [(plan.admitted, plan.preempted) for plan in plans[:3]] == [
+        (("few1",), ("f007",)),
+        (("few2",), ("f006",)),
+        ((), ()),
+    ]
+    assert b.scheduler.num_running == 8
+    b.finish(4000)
+    for request_id in b.requests:
+        assert b.tokens(request_id) == b.expected(request_id)
+
+
+@pytest.mark.parametrize("fields", [{"policy": "fcfs"}, {"num_places": 1}], ids=str)
+def test_a_flood_keeps_its_places(fields: dict[str, Any]) -> None:
+    """Another order of service has no shares, and of one place nothing is left to share."""
+    b = flooded(**fields)
+    b.add(request("few1", [1] * 8, 20, tenant="few", arrival_time=100.0))
+    assert not b.step().preempted
+
+
+def test_who_was_served_more_gets_no_place_of_another() -> None:
+    """Otherwise the giver would be first in the queue and take its place back."""
+    b = bench(400, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=200)
+    b.add(*[request(f"m{i:02}", [i % 10] * 60, 1, tenant="much", arrival_time=i) for i in range(20)])
+    b.finish()
+    b.add(*[request(f"n{i}", [i] * 2, 40, tenant="other", arrival_time=100.0 + i) for i in range(8)])
     b.step()
-    assert b.scheduler.num_running == 63
-    b.add(request("few1", [1] * 4, 2, tenant="few"))
-    assert "few1" in b.step().admitted
+    b.add(request("m99", [1] * 60, 1, tenant="much", arrival_time=200.0))
+    b.finish()
+    assert not any(plan.preempted for plan in b.plans)
+
+
+def test_prompts_of_a_tenant_with_few_places_have_steps_for_themselves() -> None:
+    b = bench(400, max_num_seqs=16, max_num_batched_tokens=32, max_model_len=200)
+    b.add(request("few0", [1] * 4, 1, tenant="few"))
+    b.finish()
+    b.add(*[request(f"f{i}", [i] * (4 if i < 6 else 100), 40, tenant="flood", arrival_time=i) for i in range(9)])
+    b.step()
+    b.add(*[request(f"few{i}", [i] * 99, 9, tenant="few", arrival_time=100.0 + i) for i in (1, 2, 3)])
+    tenants = [{b.requests[seq.request_id].tenant for seq in b.step().prefill} for _ in range(MOST_IN_A_ROW + 1)]
+    assert tenants == [*[{"few"}] * MOST_IN_A_ROW, {"flood"}]
 
 
 def test_without_decodes_a_prompt_takes_the_whole_step() -> None:

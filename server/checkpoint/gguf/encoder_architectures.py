@@ -49,6 +49,15 @@ ENCODING = (
         },
     ),
     Architecture(
+        "nomic-bert",
+        "nomic_bert",
+        words={"nomic_bert.": ""},
+        read=lambda files, _: {
+            "architectures": ["NomicBertModel"],
+            "type_vocab_size": files.metadata.get("tokenizer.ggml.token_type_count", 2),
+        },
+    ),
+    Architecture(
         "modern-bert",
         "modernbert",
         _MODERN_BERT,

@@ -54,7 +54,7 @@ def _exaone(files: GgufFiles, config: Config) -> Config:
     return _without_next(files, config) | ({} if "layer_types" in config else {"sliding_window": None})
 
 
-_ROUTED = keys(
+ROUTED = keys(
     "expert_count=n_routed_experts expert_shared_count=n_shared_experts expert_weights_scale=routed_scaling_factor"
     " expert_weights_norm=norm_topk_prob expert_group_count=n_group expert_group_used_count=topk_group"
     " leading_dense_block_count=first_k_dense_replace"
@@ -63,27 +63,27 @@ _LATENT = keys(
     "attention.q_lora_rank=q_lora_rank attention.kv_lora_rank=kv_lora_rank rope.dimension_count=qk_rope_head_dim"
 )
 _OWN_LENGTHS = "attention.key_length", KV_HEADS
-_EXAONE = _ROUTED | keys("expert_count=num_experts expert_shared_count=num_shared_experts")
+_EXAONE = ROUTED | keys("expert_count=num_experts expert_shared_count=num_shared_experts")
 _ERNIE = keys(
     "expert_count=moe_num_experts expert_used_count=moe_k expert_shared_count=moe_num_shared_experts"
     " interleave_moe_layer_step=moe_layer_interval leading_dense_block_count=moe_layer_start_index"
 )
-_BIAS = {"e_score_correction_bias": "e_score_correction.bias"}
+BIAS = {"e_score_correction_bias": "e_score_correction.bias"}
 
 BALANCED = (
     Architecture(
-        "deepseek2", "deepseek_v2", _ROUTED | _LATENT, {}, _deepseek, _OWN_LENGTHS, has_own_heads=True, words=_BIAS
+        "deepseek2", "deepseek_v2", ROUTED | _LATENT, {}, _deepseek, _OWN_LENGTHS, has_own_heads=True, words=BIAS
     ),
     Architecture("minicpm3", "minicpm3", _LATENT, {}, _latent, _OWN_LENGTHS, has_own_heads=True),
-    Architecture("glm4moe", "glm4_moe", _ROUTED, {}, _glm, words=_BIAS),
-    Architecture("dots1", "dots1", _ROUTED, {"sliding_window": None}, words=_BIAS),
-    Architecture("exaone-moe", "exaone_moe", _EXAONE, read=_exaone, words=_BIAS),
-    Architecture("minimax-m2", "minimax_m2", keys("expert_count=num_local_experts"), words=_BIAS),
+    Architecture("glm4moe", "glm4_moe", ROUTED, {}, _glm, words=BIAS),
+    Architecture("dots1", "dots1", ROUTED, {"sliding_window": None}, words=BIAS),
+    Architecture("exaone-moe", "exaone_moe", _EXAONE, read=_exaone, words=BIAS),
+    Architecture("minimax-m2", "minimax_m2", keys("expert_count=num_local_experts"), words=BIAS),
     Architecture(
         "ernie4_5-moe",
         "ernie4_5_moe",
         _ERNIE,
         read=lambda _, config: {"use_bias": config["attention_bias"]},
-        words=_BIAS,
+        words=BIAS,
     ),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .architecture import FFN_SIZE, KV_HEADS, Architecture, Config, Read, keys, names_of
+from .expert_architectures import BIAS, ROUTED
 from .files import GgufFiles
 
 RECURRENT = "attention.recurrent_layers"
@@ -63,8 +64,10 @@ def _granite(files: GgufFiles, config: Config) -> Config:
 
 def _nemotron_h(files: GgufFiles, config: Config) -> Config:
     """Return the branch of each layer: one without KV heads and without a network keeps a state."""
-    heads, sizes = (files.by_layer(key, config["num_hidden_layers"]) for key in (KV_HEADS, FFN_SIZE))
-    kinds = ["attention" if count else "mlp" if size else "mamba" for count, size in zip(heads, sizes, strict=True)]
+    layers = config["num_hidden_layers"] - (files.number("nextn_predict_layers") or 0)
+    heads, sizes = (files.by_layer(key, config["num_hidden_layers"])[:layers] for key in (KV_HEADS, FFN_SIZE))
+    network = "moe" if config.get("n_routed_experts") else "mlp"
+    kinds = ["attention" if count else network if size else "mamba" for count, size in zip(heads, sizes, strict=True)]
     width = (files.number("ssm.inner_size") or 0) // (config.get("mamba_num_heads") or 1)
     found = {"num_key_value_heads": max(heads) or None, "intermediate_size": max(sizes) or None}
     return found | {"layers_block_type": kinds, "mamba_head_dim": width}
@@ -95,6 +98,11 @@ _NEMOTRON_H = keys(
     "ssm.conv_kernel=conv_kernel ssm.state_size=ssm_state_size ssm.group_count=n_groups"
     " ssm.time_step_rank=mamba_num_heads"
 )
+_EXPERTS = keys(
+    "shared_experts.up_proj.weight=ffn_up_shexp.weight shared_experts.down_proj.weight=ffn_down_shexp.weight"
+    " up_proj.weight=ffn_up_exps.weight down_proj.weight=ffn_down_exps.weight"
+)
+_SHARED = keys("expert_shared_feed_forward_length=moe_shared_expert_intermediate_size")
 _STEP = {".dt_bias": ".dt_proj.bias"}  # in the package's words
 
 
@@ -121,5 +129,11 @@ STATES = (
         *("nemotron_h", "nemotron_h", _NEMOTRON_H, {}, _nemotron_h, (KV_HEADS, FFN_SIZE)),
         has_rotary_pairs=True,
         words=_STEP,
+    ),
+    Architecture(
+        *("nemotron_h_moe", "nemotron_h", _NEMOTRON_H | ROUTED | _SHARED, {}, _nemotron_h, (KV_HEADS, FFN_SIZE)),
+        has_rotary_pairs=True,
+        words=_STEP | BIAS,
+        in_block=_EXPERTS,
     ),
 )

@@ -89,8 +89,10 @@ class GgufTensor:
     @property
     def group(self) -> int:
         """Number of inputs that share a scale; 0 where `grouped` cannot read the tensor."""
+        if self.dtype not in GROUPED or len(self.shape) == 1 or self.is_turned:
+            return 0
         is_whole = self.columns is None or bool((self.columns.reshape(-1, GROUP)[:, 0] % GROUP == 0).all())
-        return GROUP if self.dtype in GROUPED and len(self.shape) > 1 and not self.is_turned and is_whole else 0
+        return GROUP if is_whole else 0
 
     def grouped(self, begin: int, end: int) -> GroupedCodes:
         """Return the codes of rows [begin, end)."""
@@ -146,7 +148,7 @@ class JoinedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.num_heads * sum(part.size for part in self.parts), self.parts[-1].tensor.shape[1]
+        return self.num_heads * sum(part.size for part in self.parts), *self.parts[-1].tensor.shape[1:]
 
     @property
     def path(self) -> Path:

@@ -25,7 +25,6 @@ from .tensor import GgufTensor, joined
 
 NUMBER = re.compile(r"\.(\d+)\.")
 GATE_OR_UP, GATE_UP = re.compile(r"ffn_(gate|up)_exps"), "ffn_gate_up_exps"
-BLOCK = re.compile(r"blk\.(\d+)\.")
 EXPERT = re.compile(r"(\.experts)\.(\d+)\.")
 ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")
 FUSED = re.compile(r"blk\.\d+\.attn_qkv\.(weight|bias)")
@@ -56,12 +55,7 @@ def model_tensors(
     }
     rest = (name for name in files.entries if name not in used and name not in READ_WITH_CONFIG)
     further = {name: GgufTensor(files.entries[name], name, files.entries[name].info.shape) for name in rest}
-    return {**found, **parts, **{name: each for name, each in further.items() if not _is_further(name, spec)}}
-
-
-def _is_further(name: str, spec: ModelSpec) -> bool:
-    """Return whether a tensor is of a layer after the last, which predicts further tokens and is not computed."""
-    return (block := BLOCK.match(name)) is not None and int(block[1]) >= spec.num_layers
+    return {**found, **parts, **further}
 
 
 def _names(row: Architecture, num_layers: int, expected: Iterable[str]) -> dict[str, str]:

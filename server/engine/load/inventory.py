@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ...checkpoint.gguf.directory import linked_parts
+from ...checkpoint.gguf.directory import linked_eyes, linked_parts
 from ...checkpoint.gguf.header import read_header
 from ...checkpoint.manifest import MANIFEST, is_artifact
 from ...checkpoint.safetensors_file import LENGTH_BYTES
@@ -41,7 +41,7 @@ def weights_identity(directory: Path) -> WeightsIdentity:
 def _headers(directory: Path) -> Iterator[tuple[Path, int]]:
     """Yield each file with weights and the bytes of its header."""
     if parts := linked_parts(directory):
-        yield from ((path, read_header(path).num_bytes) for path in parts)
+        yield from ((path, read_header(path).num_bytes) for path in (*parts, *linked_eyes(directory)))
         return
     names = sorted(set(read_weight_map(directory).values())) if (directory / INDEX).exists() else [WEIGHTS]
     for path in (directory / name for name in names):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -38,6 +39,7 @@ PAIRED, SHIFTED = (
         "internlm2",
         "granitehybrid",
         "nemotron_h",
+        "nemotron_h_moe",
     ),
     ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron", "qwen35", "qwen35moe", "qwen3next"),
 )  # rotary pairs; norms with 1 added
@@ -118,7 +120,7 @@ def write_gguf(
     architecture = config.get("gguf") or ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture)
     write_keys(writer, config["keys"]) if "keys" in config else write_config(writer, config)
-    write_byte_level_tokenizer(writer, config["vocab_size"])
+    write_byte_level_tokenizer(writer, config["vocab_size"], config.get("tokens", {}))
     number = {name: each for each, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(number, config.get("num_hidden_layers", config.get("n_layer")))
     for name, values in config.items():
@@ -313,10 +315,13 @@ def write_rope(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
 
 
-def write_byte_level_tokenizer(writer: gguf.GGUFWriter, size: int) -> None:
-    """All bytes, one merge, and tokens that are in no text."""
+def write_byte_level_tokenizer(
+    writer: gguf.GGUFWriter, size: int, named: Mapping[int, str] = MappingProxyType({})
+) -> None:
+    """All bytes, one merge, and tokens that are in no text, some of them with names."""
     alphabet = [*byte_alphabet(), "ab"]
     tokens = [*alphabet, *(f"<|{i}|>" for i in range(size - len(alphabet)))]
+    tokens = [named.get(i, token) for i, token in enumerate(tokens)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)

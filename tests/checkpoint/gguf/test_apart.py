@@ -307,6 +307,33 @@ CASES = {
         | {"attention.layer_norm_rms_epsilon": None, "attention.layer_norm_epsilon": 1e-6},
         {"groups": 2, "num_key_value_heads": 2},
     ),
+    "nemotron_h_moe": Case(
+        "nemotron_h_moe",
+        model(
+            "NemotronHForCausalLM",
+            layers_block_type=["mamba", "attention", "moe"],
+            ssm_state_size=14,
+            mamba_num_heads=8,
+            mamba_head_dim=16,
+            n_groups=2,
+            head_dim=16,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            n_group=1,
+            moe_shared_expert_intermediate_size=40,
+            norm_topk_prob=True,
+            routed_scaling_factor=1.5,
+            layer_norm_epsilon=1e-6,
+        ),
+        MAMBA_KEYS
+        | {"block_count": 4, "nextn_predict_layers": 1, "attention.head_count_kv": [0, 2, 0, 2]}
+        | {"feed_forward_length": [0, 0, 24, 24], "attention.key_length": 16, "attention.value_length": 16}
+        | {"attention.layer_norm_rms_epsilon": None, "attention.layer_norm_epsilon": 1e-6}
+        | {"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24, "expert_group_count": 1}
+        | {"expert_shared_feed_forward_length": 40, "expert_weights_norm": True, "expert_weights_scale": 1.5},
+        {"groups": 2, "num_key_value_heads": 2},
+    ),
     "qwen3next": Case(
         "qwen3next",
         model(
@@ -323,6 +350,13 @@ CASES = {
         "bert",
         TEXT | {"architectures": ["BertForMaskedLM"], "type_vocab_size": 2},
         TEXT_KEYS | {"attention.layer_norm_epsilon": 1e-12, "tokenizer.ggml.token_type_count": 2},
+        {"is_whole": True},
+    ),
+    "nomic-bert": Case(
+        "nomic-bert",
+        TEXT | {"architectures": ["NomicBertModel"], "type_vocab_size": 2, "rope_theta": 1000.0},
+        TEXT_KEYS
+        | {"attention.layer_norm_epsilon": 1e-12, "tokenizer.ggml.token_type_count": 2, "rope.freq_base": 1000.0},
         {"is_whole": True},
     ),
     "modern-bert": Case(
