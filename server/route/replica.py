@@ -12,7 +12,7 @@ from .address import Address
 from .upstream import Lost, Upstream
 
 log = logging.getLogger("neuronserve.route")
-PROBE_S = 1.0  # between two probes
+PROBE_S, IDLE_PROBE_S = 1.0, 3.0  # between two probes of a replica with requests, and of one without
 MAX_BACKOFF_S = 15.0  # between probes of a replica that is down
 MAX_IDLE, MAX_IDLE_S = 256, 4.0  # connections that are kept, for less time than servers keep theirs (uvicorn: 5 s)
 NOT_NOW = 503  # a replica that loads, drains or has lost an engine
@@ -62,9 +62,15 @@ class Replica:
                 self.close(str(error))
                 self._set(False)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(MAX_BACKOFF_S, PROBE_S * 2 ** min(self._num_failures, 4))):
+                async with asyncio.timeout(self._pause_s):
                     await self._is_due.wait()
         self.close()
+
+    @property
+    def _pause_s(self) -> float:
+        if self._num_failures:
+            return min(MAX_BACKOFF_S, PROBE_S * 2 ** min(self._num_failures, 4))
+        return PROBE_S if self.open or not self.is_up else IDLE_PROBE_S
 
     def suspect(self) -> None:
         """Send no requests until a probe is answered, which is sent at once."""
