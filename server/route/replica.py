@@ -69,7 +69,7 @@ class Replica:
     @property
     def _pause_s(self) -> float:
         if self._num_failures:
-            return min(MAX_BACKOFF_S, PROBE_S * 2 ** min(self._num_failures, 4))
+            return min(MAX_BACKOFF_S, PROBE_S * 2.0 ** min(self._num_failures, 4))
         return PROBE_S if self.open or not self.is_up else IDLE_PROBE_S
 
     def suspect(self) -> None:

@@ -29,7 +29,7 @@ CHAT: dict[str, Any] = {
     "ignore_eos": True,
 }
 USAGE = {"stream_options": {"include_usage": True}}
-RESPONSE = {"model": "fake", "input": "hi", "max_output_tokens": 50, "stream": True}
+RESPONSE = {"model": "fake", "input": "hi", "max_output_tokens": 50, "stream": True, "ignore_eos": True}
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", CHAT | {"temperature": 0} | USAGE),
     ("/v1/chat/completions", CHAT | {"seed": 5, "n": 2} | USAGE),
