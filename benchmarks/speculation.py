@@ -3,12 +3,16 @@
 Outputs are compared, and must be equal. Workloads whose output repeats the prompt are chats at temperature 0, which the
 model continues in its own way; `verbatim` and `edits` force the output by a grammar, so that they do not depend on how
 well a small model copies. `chat` and `random` repeat little: there drafts must not cost anything.
-usage: python -m benchmarks.speculation [MODEL] [--method ngram] [--rounds 5] [--only NAME]
+With --draft-model a second model drafts; with --synthetic its drafts are accepted by chance, and outputs differ.
+usage: python -m benchmarks.speculation [MODEL] [--method ngram | --draft-model DIR [--synthetic LENGTH]] [--rounds 5]
+       [--only NAME]
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
 import random
 import re
 import statistics
@@ -166,32 +170,47 @@ def row(engine: LoadedEngine, schedulers: dict[bool, Scheduler], workload: Workl
             runs[has_drafts] = found[0]
             if number >= 0:
                 rates[has_drafts].append(statistics.median(each.tokens_per_s for each in found))
-    assert runs[True].outputs == runs[False].outputs, "drafts have changed the output"
+    speculation = engine.scheduler.speculation
+    is_exact = speculation is not None and speculation.acceptance_rate is None
+    assert not is_exact or runs[True].outputs == runs[False].outputs, "drafts have changed the output"
     ratio, (verified, accepted) = ratio_of(rates[True], rates[False]), runs[True].drafts
     share = f"{accepted}/{verified}"
     return f"{workload.name:34} {ratio.theirs:9.1f} {ratio.ours:9.1f} {ratio.median:6.2f} {share:>10}"
+
+
+def speculative_config(options: argparse.Namespace) -> str:
+    """Return the value of --speculative-config."""
+    if options.draft_model is None:
+        return json.dumps({"method": options.method})
+    config = {"method": "draft_model", "model": options.draft_model, "num_speculative_tokens": options.most}
+    if options.synthetic is not None:
+        config |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": options.synthetic}
+    return json.dumps(config)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model", nargs="?", default=str(DEFAULT_MODEL))
     parser.add_argument("--method", choices=("ngram", "suffix"), default="ngram")
+    parser.add_argument("--draft-model", help="directory of a model with the same tokenizer")
+    parser.add_argument("--most", type=int, default=4, help="drafts of that model in one step")
+    parser.add_argument("--synthetic", type=float, help="mean tokens of a full step with drafts")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="regular expression that the names of rows must match")
     options = parser.parse_args()
-    settings = EngineSettings(
-        model=options.model, max_num_seqs=32, max_model_len=2048, speculative_config=f'{{"method":"{options.method}"}}'
-    )
+    asked = speculative_config(options)
+    settings = EngineSettings(model=options.model, max_num_seqs=32, max_model_len=2048, speculative_config=asked)
     try:
         directory = resolve_model(settings.model, None, settings.gguf_cache)
         config = settings.engine_config(directory)
         engine = load_engine(config, lambda line: print(line, file=sys.stderr))
     except StartError as error:
         sys.exit(str(error))
+    gc.freeze()  # as an engine process does
     plain = replace(engine.scheduler, speculation=None)
+    cache = KVCacheManager(engine.cache)  # one, so that both get their blocks in the same order
     schedulers = {
-        has_drafts: scheduler_of(limits, KVCacheManager(engine.cache))
-        for has_drafts, limits in ((True, engine.scheduler), (False, plain))
+        has_drafts: scheduler_of(limits, cache) for has_drafts, limits in ((True, engine.scheduler), (False, plain))
     }
     print(f"{'workload':34} {'tok/s':>9} {'drafts':>9} {'ratio':>6} {'accepted':>10}")
     for workload in workloads(_Chats(engine, directory)):

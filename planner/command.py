@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..server.config.disaggregation import Disaggregation
 from ..server.settings.base import write_report
 from ..server.workload.workload import Workload
 from . import references
@@ -14,12 +15,13 @@ from .emit.folder import Emission, emit
 from .plan import encoder_table
 from .plan import table as plan_table
 from .plan.check import check_plan
-from .plan.confirm import confirmed
+from .plan.confirm import confirmed, divided
 from .plan.encoders import plan_encoder
 from .plan.options import PlanOptions
 from .plan.pareto import write_picture
 from .plan.search import plan
 from .simulate import table as simulate_table
+from .simulate.comparison import Comparison
 from .simulate.options import SimulationOptions
 from .simulate.simulator import run_simulation
 
@@ -42,6 +44,7 @@ class View:
     check: bool = False  # simulate the chosen configuration
     gpus: bool = False  # published figures of GPU instances
     wide: bool = False  # all columns
+    disaggregate: str | None = None  # instances of the first row that compute prompts, and those that decode
 
 
 def run_plan(
@@ -59,6 +62,7 @@ def run_plan(
     check = check_plan(report) if view.check else ()
     if view.check:
         console.print(plan_table.render_check(check))
+    apart = {} if view.disaggregate is None else divided(report, Disaggregation.parse(view.disaggregate)).show(console)
     if view.gpus:
         _console(REPORT_WIDTH, view.wide).print(references.render(report))
     if picture is not None:
@@ -66,7 +70,7 @@ def run_plan(
     if json_file is not None:
         found = {"check": [asdict(one) | {"error": one.error} for one in check]} if view.check else {}
         gpus = {"gpus": [row.as_json() for row in references.beside(report)]} if view.gpus else {}
-        write_report(json_file, report.as_json() | found | gpus)
+        write_report(json_file, report.as_json() | found | gpus | apart)
     if emission is not None:
         for path in emit(report, emission):
             print(f"written: {path}")
@@ -83,5 +87,7 @@ def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:
     """Simulate and print. Raises the errors of `run_simulation`."""
     report = run_simulation(options)
-    _console(REPORT_WIDTH).print(simulate_table.render(report))
-    write_report(json_file, report.as_json())
+    console = _console(REPORT_WIDTH)
+    console.print(simulate_table.render(report))
+    found = {} if options.disaggregate is None else Comparison.of(report).show(console)
+    write_report(json_file, report.as_json() | found)

@@ -209,15 +209,15 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"additional_config", "override_neuron_config", "quantization_group_size", "quantization_symmetric"}
     | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console", "speculative_config"}
     | {"replicas", "kept_kv_cache_gib", "kv_offloading_size", "kv_offloading_dir", "kv_offloading_dir_size"}
-    | {"limit_mm_per_prompt", "mm_processor_kwargs", "kv_events_config"}
+    | {"limit_mm_per_prompt", "mm_processor_kwargs", "kv_events_config", "disaggregate", "mmproj"}
     | {"pipeline_parallel_size", "pipeline_stages", "pipeline_key_file"}
     | {"api_keys_file", "public_paths", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
     | {"ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms"}
-    | {"calibration", "check", "emit", "emit_row", "gpus", "picture", "wide", "serve", "host", "port"},
+    | {"calibration", "check", "disaggregate", "emit", "emit_row", "gpus", "picture", "wide", "serve", "host", "port"},
     SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
     | {"calibration", "num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"}
-    | {"context_encoding_buckets", "token_generation_buckets"},
+    | {"context_encoding_buckets", "token_generation_buckets", "speculative_config"},
 }
 
 

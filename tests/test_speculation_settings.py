@@ -21,6 +21,9 @@ def test_keys_are_those_of_vllm() -> None:
     assert read_speculation('{"method": "suffix", "rejection_sample_method": "standard"}') == SpeculationConfig(
         "suffix"
     )
+    given = {"method": "draft_model", "num_speculative_tokens": 3, "model": "small", "quantization": "int8"}
+    expected = SpeculationConfig("draft_model", 3, model="small", quantization="int8")
+    assert read_speculation(json.dumps(given)) == expected
     only = read_speculation('{"method": "ngram", "prompt_lookup_max": 2}')
     assert only is not None
     assert (only.prompt_lookup_min, only.prompt_lookup_max) == (2, 2)
@@ -29,13 +32,16 @@ def test_keys_are_those_of_vllm() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": "eagle3"}, "method 'eagle3' is not offered: choose from ngram, suffix"),
+        ({"method": "eagle3"}, "method 'eagle3' is not offered: choose from ngram, suffix, draft_model"),
         ({"method": None}, "method None is not offered"),
-        ({"quantization": "fp8"}, "key 'quantization' is not offered: choose from method, num_speculative_tokens,"),
+        ({"token_tree": []}, "key 'token_tree' is not offered: choose from method, num_speculative_tokens,"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0: it must be 1 to 63"),
         ({"num_speculative_tokens": "4"}, "num_speculative_tokens is '4': expected `int`"),
         ({"prompt_lookup_min": 9, "prompt_lookup_max": 3}, "prompt_lookup_min is 9, prompt_lookup_max 3"),
         ({"suffix_decoding_min_token_prob": 1.5}, "suffix_decoding_min_token_prob is 1.5: it must be 0.0 to 1.0"),
+        ({"method": "draft_model", "num_speculative_tokens": 3}, "method draft_model needs model"),
+        ({"method": "draft_model", "model": "small"}, "method draft_model needs num_speculative_tokens"),
+        ({"model": "small"}, "model is for method draft_model, and method is ngram"),
         ({"rejection_sample_method": "block"}, "rejection_sample_method 'block' is not offered: choose from standard,"),
         ({"rejection_sample_method": "synthetic"}, "synthetic and synthetic_acceptance_length go together"),
         ({"synthetic_acceptance_length": 2.0}, "synthetic and synthetic_acceptance_length go together"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neuronserve.server.clock import ManualClock
-from neuronserve.server.engine.blob_file import BlobBytes, BlobFile, Medium, SlotShape
+from neuronserve.server.engine.blob_file import PEER, BlobBytes, BlobFile, Medium, SlotShape
 from neuronserve.server.host.shared_file import SharedFile
 from neuronserve.server.kv_cache.blocks import BlockPool
 from neuronserve.server.kv_cache.tiers import PrefillRate, Tiers
@@ -32,6 +32,11 @@ class TestedTiers:
             shape, medium = SlotShape(IDENTITY, slots, 4 * block_size, blobs.num_bytes), Medium(f"tier{level}", 1e9)
             stores.append(BlobFile(lambda file=file: file, blobs, shape, medium, ManualClock()))  # type: ignore[misc]
         self.tiers = Tiers(stores, PrefillRate(TOKEN_S), num_mirrors)
+        self._blobs, self._shape = blobs, SlotShape(IDENTITY, num_slots[0], 4 * block_size, blobs.num_bytes)
+
+    def follow(self, other: TestedTiers) -> None:
+        """Read the copies that another engine has in its first file."""
+        self.tiers.peers = [BlobFile(lambda: other.files[0], self._blobs, self._shape, PEER, ManualClock())]
 
     def damage(self, level: int, at: int) -> None:
         """Flip a bit in some bytes of a file from `at` on; 0 empties it."""

@@ -1,8 +1,8 @@
 """Hit rates of the prefix cache on traces, over its books alone: `python -m tools.cache_traces [--trace FILE]`.
 
 Replays requests one after the other and prints the share of prompt tokens that are found: by vLLM's rule (whole blocks
-of 16 tokens, least recently used first), by this cache, by this cache if it also copied a part of a block, and with a
-tier of host memory that evicts the least recently used copy, or the one that is cheapest to compute again (GDSF).
+of 16 tokens, least recently used first), by this cache, by this cache without parts of blocks, and with a tier of host
+memory that evicts the least recently used copy, or the one that is cheapest to compute again (GDSF).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from neuronserve.planner.simulate.scheduled_engine import request_of
+from neuronserve.planner.simulate.scheduled_engine import no_copy, request_of
 from neuronserve.server.config import CacheConfig
 from neuronserve.server.kv_cache.hashing import Blob, HashChain
 from neuronserve.server.kv_cache.manager import KVCacheManager
-from neuronserve.server.kv_cache.sequence_blocks import SequenceBlocks
-from neuronserve.server.kv_cache.tiers import PrefillRate, Store, Tier, Tiers
+from neuronserve.server.kv_cache.stores import Store
+from neuronserve.server.kv_cache.tiers import PrefillRate, Tier, Tiers
 from neuronserve.server.workload.traces import read_trace
 
 Range = tuple[int, int]
@@ -52,7 +52,7 @@ class NoBytes:
     """A store of nothing: its loads take no time. Implements neuronserve.server.kv_cache.tiers.Store."""
 
     def __init__(self, num_slots: int) -> None:
-        self.num_slots, self.load_s, self.transfers = num_slots, 0.0, dict[str, tuple[int, float]]()
+        self.num_slots, self.medium, self.load_s, self.transfers = num_slots, "", 0.0, dict[str, tuple[int, float]]()
 
     def open(self) -> Iterator[tuple[int, bytes]]:
         return iter(())
@@ -109,13 +109,12 @@ class CostAware(Tiers):
 
 
 class Replay:
-    """This cache; `tail_hits` are the tokens that copies of parts of blocks would add."""
+    """This cache."""
 
-    def __init__(self, num_tokens: int, tiers: Tiers | None = None) -> None:
-        self.cache = KVCacheManager(CacheConfig(1 + num_tokens // BLOCK, BLOCK), tiers)
-        self.tail_hits = 0
+    def __init__(self, num_tokens: int, tiers: Tiers | None = None, has_parts: bool = True) -> None:
+        copy = no_copy if has_parts else None
+        self.cache = KVCacheManager(CacheConfig(1 + num_tokens // BLOCK, BLOCK), tiers, copy=copy)
         self.position: dict[bytes, int] = {}  # of each block's first token
-        self._children: dict[bytes, dict[bytes, list[int]]] = defaultdict(dict)  # tokens of blocks by what they follow
 
     def serve(self, tokens: list[int], num_prompt: int) -> int:
         """Return the tokens of the prompt that are found."""
@@ -127,33 +126,10 @@ class Replay:
             if cache.load(blocks, tokens, prefix):
                 break
             cache.free(blocks)  # the tier has no room for all of it
-        found = prefix.num_blocks * BLOCK
-        self.tail_hits += self._tail(blocks, tokens[:num_prompt], prefix.num_blocks)
         cache.commit(blocks, tokens, len(tokens) - 1)
-        self._note(blocks, tokens)
-        cache.free(blocks)
-        return found
-
-    def _tail(self, blocks: SequenceBlocks, prompt: list[int], num_blocks: int) -> int:
-        """Tokens of the next block that begin a cached block, or the unfinished one of an earlier sequence."""
-        parent = blocks.chain.digests[num_blocks - 1] if num_blocks else b""
-        rest = prompt[num_blocks * BLOCK : -1]
-        kept = self._children.get(parent, {})
-        for name in [name for name in kept if name and name not in self.cache.pool.cached]:
-            del kept[name]
-        return max((_common(rest, child) for child in kept.values()), default=0)
-
-    def _note(self, blocks: SequenceBlocks, tokens: list[int]) -> None:
-        parent = b""
-        for i, digest in enumerate(blocks.chain.digests):
-            self._children[parent][digest] = tokens[i * BLOCK : (i + 1) * BLOCK]
-            self.position[digest] = i * BLOCK
-            parent = digest
-        self._children[parent][b""] = tokens[len(blocks.chain.digests) * BLOCK : -1]
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        self.position |= {digest: i * BLOCK for i, digest in enumerate(blocks.chain.digests)}
+        cache.free(blocks, tokens, len(tokens) - 1)
+        return cache.num_tokens(prefix)
 
 
 def trace(path: Path, most: int) -> Iterator[Turn]:
@@ -194,12 +170,13 @@ def talks(
 
 
 def _shares(turns: Callable[[], Iterator[Turn]], num_tokens: int, tier_tokens: int) -> dict[str, float]:
-    replay, rate = Replay(num_tokens), PrefillRate(1.0)
+    rate = PrefillRate(1.0)
     lru = Replay(num_tokens, Tiers([NoBytes(tier_tokens // BLOCK)], rate))
     cost = Replay(num_tokens, CostAware([NoBytes(tier_tokens // BLOCK)], rate, lambda name: _cost(cost.position[name])))
     caches: dict[str, PeerCache | Replay] = {
         "vLLM's rule": PeerCache(num_tokens),
-        "this cache": replay,
+        "this cache": Replay(num_tokens),
+        "whole blocks": Replay(num_tokens, has_parts=False),
         "memory, LRU": lru,
         "memory, GDSF": cost,
     }
@@ -211,7 +188,6 @@ def _shares(turns: Callable[[], Iterator[Turn]], num_tokens: int, tier_tokens: i
             found[name] += hits
             computed[name] += sum(map(_cost, range(hits, num_prompt, BLOCK)))
     shares = {name: hits / total for name, hits in found.items()}
-    shares["with parts"] = (found["this cache"] + replay.tail_hits) / total
     shares["GDSF / LRU work"] = computed["memory, GDSF"] / computed["memory, LRU"]
     return shares
 

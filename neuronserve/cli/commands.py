@@ -41,7 +41,7 @@ def serve(call: Call) -> None:
 def run_batch(call: Call) -> int:
     """Answer a file of requests into another file. The input is checked before a model is loaded."""
     from neuronserve.server.api.batch import command
-    from neuronserve.server.link.handle import EngineHandle
+    from neuronserve.server.link.handle import start_engines
     from neuronserve.server.settings.run_batch import RunBatchSettings
 
     settings = call.settings(RunBatchSettings)
@@ -49,7 +49,7 @@ def run_batch(call: Call) -> int:
     model_path = _model_path(settings)
     config = settings.api_config(model_path)
     total = command.check_input(settings.input_file, config)
-    engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
+    engines = start_engines(settings.engine_configs(model_path), call.engine, settings.engine_mode)
     try:
         return command.run_batch(config, engines, settings.input_file, settings.output_file, total)
     finally:

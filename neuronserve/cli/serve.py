@@ -53,9 +53,9 @@ def serve_alone(
     settings: ServeSettings, model_path: Path, engine: EngineMain, listener: socket.socket | None = None
 ) -> None:
     """Run one server, on `listener` or where the settings say."""
-    from neuronserve.server.link.handle import EngineHandle
+    from neuronserve.server.link.handle import start_engines
 
-    engines = [EngineHandle(each, engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
+    engines = start_engines(settings.engine_configs(model_path), engine, settings.engine_mode)
     try:
         from neuronserve.server.api.http.deferred import import_fastapi
 

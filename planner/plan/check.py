@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...server.clock import NS
+from ...server.config.speculation import SpeculationConfig
+from ...server.cost.speculation import Speculation
 from ...server.cost.stacks import STACKS
 from ...server.device.catalog import instance
 from ...server.errors import DeviceError
@@ -74,17 +76,26 @@ def simulation_of(
         quantization=QUANTIZATION[candidate.dtype],
         prefill_buckets=prefill_buckets(report, candidate),
         stack=candidate.stack,
+        speculation=None if options.speculation is None else _drafts(options.speculation),
         price_basis=options.price_basis,
         usd_per_hour=None if price is not None else 0.0,
     )
+
+
+def _drafts(speculation: Speculation) -> SpeculationConfig:
+    """Return the configuration whose steps bring as many tokens."""
+    length = speculation.tokens_per_step
+    return SpeculationConfig("ngram", speculation.num_tokens, synthetic_acceptance_length=length)
 
 
 def why_not_simulated(report: PlanReport, candidate: Candidate) -> str:
     """Return why a candidate cannot be simulated; empty if it can."""
     if candidate.pp > 1:
         return f"pipeline_parallel_size is {candidate.pp}: a simulation has one stage"
-    if report.options.features:
-        return f"a simulation has no {' and no '.join(report.options.features)}"
+    speculation = report.options.speculation
+    is_lookup = speculation is not None and speculation.method.is_lookup
+    if missing := [each for each in report.options.features if not (is_lookup and each == "speculation")]:
+        return f"a simulation has no {' and no '.join(missing)}"
     if candidate.lnc != (own := instance(candidate.device).chip.lnc):
         return f"the row has LNC {candidate.lnc}: a simulation has the {own} of {candidate.device}"
     return ""

@@ -11,7 +11,10 @@ from math import ceil, sqrt
 
 import numpy as np
 
+from ...server.config.disaggregation import Disaggregation
+from ...server.workload.slo import Slo
 from ...server.workload.workload import FloatArray
+from ..simulate.comparison import Comparison
 from ..simulate.simulator import run_simulation
 from .check import simulation_of, why_not_simulated
 from .report import Candidate, PlanReport, Simulated, SimulatedTimes
@@ -75,6 +78,20 @@ def simulated(report: PlanReport, row: Candidate, seed: int = 0) -> Simulated:
             if len(times[limit.figure])
         },
     )
+
+
+def divided(report: PlanReport, parts: Disaggregation) -> Comparison:
+    """Serve the plan's workload on instances of the first row, divided and not, at the load that the row gives them.
+
+    One engine of each instance is simulated, with its share of link and price. Raises the errors of `run_simulation`.
+    """
+    row = report.candidates[0]
+    requests, share = max(LEAST_REQUESTS, PER_SLOT * parts.total * row.batch), parts.total / (row.instances * row.dp)
+    options = simulation_of(report, replace(row, instances=parts.total, dp=1), 0, share, requests)
+    limits = sorted(report.options.limits, key=lambda each: -each.seconds)  # of each figure, the least counts
+    slo = Slo(**{f"{each.figure.lower()}_ms": each.seconds * 1e3 for each in limits})
+    options = replace(options, disaggregate=parts, slo=slo, usd_per_hour=options.hourly_usd / row.dp)
+    return Comparison.of(run_simulation(options))
 
 
 def _steady(milliseconds: FloatArray) -> FloatArray:

@@ -134,14 +134,13 @@ class PlanOptions:
         method = self.speculative_method
         if method not in METHODS:
             raise SettingsError(f"speculative_method is {method!r}: one of {', '.join(METHODS)}")
-        has_head = METHODS[method].head_layers > 0
-        needed = SPECULATION if has_head else ("speculative_model", *SPECULATION)
+        has_head, is_lookup = METHODS[method].head_layers > 0, METHODS[method].is_lookup
+        needed = SPECULATION if has_head or is_lookup else ("speculative_model", *SPECULATION)
         given = [getattr(self, name) is not None for name in needed]
-        if has_head and self.speculative_model is not None:
-            raise SettingsError(
-                f"speculative_model is {self.speculative_model!r}: {method} has a head of the sizes of the model itself"
-            )
-        if (any(given) or has_head) and not all(given):
+        if (has_head or is_lookup) and self.speculative_model is not None:
+            own = "no model" if is_lookup else "a head of the sizes of the model itself"
+            raise SettingsError(f"speculative_model is {self.speculative_model!r}: {method} has {own}")
+        if (any(given) or has_head or is_lookup) and not all(given):
             raise SettingsError(f"{', '.join(needed)}: speculative decoding needs all of them, or none is given")
         if self.num_speculative_tokens is not None and not 1 <= self.num_speculative_tokens <= MAX_GUESSES:
             raise SettingsError(

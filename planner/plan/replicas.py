@@ -65,7 +65,7 @@ def _padded(demand: Demand, stack: Stack, max_model_len: int) -> tuple[tuple[int
 
 
 def _draft(model: ModelSpec, options: PlanOptions) -> ModelSpec | None:
-    if options.speculation is None:
+    if options.speculation is None or options.speculation.method.is_lookup:
         return None
     if options.speculative_model is None:
         return head_of(model, options.speculation.method)
@@ -103,11 +103,11 @@ class Group:
             kv_bytes=options.kv_bytes,
         )
         own = PipelineModel.of(planned.model, place, tp, stages, runtime)
-        if speculation is None or planned.draft is None or planned.bands is None:
+        if speculation is None or planned.bands is None:
             return cls(place, tp, dtype, stages, own, stack)
         method, guesses = speculation.method, speculation.num_tokens
         beside = replace(runtime, weight_dtype="bfloat16", tokens_per_slot=method.tokens_per_run(guesses), lora_rank=0)
-        draft = PipelineModel.of(planned.draft, place, tp, stages, beside)
+        draft = None if planned.draft is None else PipelineModel.of(planned.draft, place, tp, stages, beside)
         widened = partial(planned.bands.widened, chip=part.chip.name)
         return cls(place, tp, dtype, stages, SpeculativeModel(own, draft, method.runs(guesses), widened), stack)
 

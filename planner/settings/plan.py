@@ -44,7 +44,8 @@ class DeploymentSettings(CatalogSettings):
     )
     kv_cache_dtype: KVDtype = Field("bfloat16", description="type of the KV cache; fp8 may save memory and no time")
     speculative_method: SpeculativeMethod = Field(
-        "draft_model", description="speculative decoding by a draft model, or by a head of EAGLE3 or P-EAGLE"
+        "draft_model",
+        description="speculative decoding by a draft model, an EAGLE3 or P-EAGLE head, or the text (ngram)",
     )
     speculative_model: str | None = Field(None, description="draft model of speculative decoding, as MODEL")
     num_speculative_tokens: int | None = Field(
@@ -70,7 +71,7 @@ class DeploymentSettings(CatalogSettings):
 DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
     *("output_tokens", "tpot_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
     *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "grid_g_per_kwh"),
-    *("check", "gpus", "picture", "emit", "emit_row"),
+    *("check", "disaggregate", "gpus", "picture", "emit", "emit_row"),
     *sorted(DeploymentSettings.model_fields.keys() - CatalogSettings.model_fields.keys()),
 )
 
@@ -130,6 +131,9 @@ class PlanSettings(DeploymentSettings, PlannerSettings):
     )
     check: CliToggleFlag[bool] = Field(
         False, description="compare the plan's means with a longer simulation of the first row"
+    )
+    disaggregate: str | None = Field(
+        None, description="prefill:P,decode:D: simulate instances of the first row divided so, and undivided"
     )
     gpus: CliToggleFlag[bool] = Field(False, description="print published GPU figures of models of this size")
     wide: CliToggleFlag[bool] = Field(

@@ -6,8 +6,11 @@ from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
+from ...server.config.disaggregation import Disaggregation
 from ...server.config.formats import Quantization, SchedulingPolicy
 from ...server.settings.base import File, Numbers, slice_of
+from ...server.settings.model import Json
+from ...server.settings.speculation import read_speculation
 from ...server.workload.arrivals import Arrivals
 from ...server.workload.lengths import LengthRange, read_lengths
 from ...server.workload.slo import Slo
@@ -47,6 +50,14 @@ class SimulateSettings(PlannerSettings):
     )
     step_time_target_ms: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
         None, description="milliseconds of a step that mixes prompts and decodes (default: none)"
+    )
+    disaggregate: str | None = Field(
+        None,
+        description="prefill:P,decode:D: P instances compute prompts, D copy their KV and decode, beside as many that "
+        "do both; with --data-parallel-size P + D, engines of one instance",
+    )
+    speculative_config: Json = Field(
+        None, description="as serve has it, with synthetic_acceptance_length: mean tokens of a step with drafts"
     )
     routing: Routing = Field("least-loaded", description="which engine gets a request")
     autoscale: AutoscalePolicy = Field(
@@ -124,6 +135,8 @@ class SimulateSettings(PlannerSettings):
     @property
     def options(self) -> SimulationOptions:
         """Return the simulator's options with the requests. Raises SettingsError for a workload without requests."""
+        divided = None if self.disaggregate is None else Disaggregation.parse(self.disaggregate)
+        is_implied = divided and "replicas" not in self.model_fields_set and self.data_parallel_size != divided.total
         return slice_of(
             SimulationOptions,
             self,
@@ -132,6 +145,9 @@ class SimulateSettings(PlannerSettings):
             workload=self.workload,
             prefill_buckets=self.context_encoding_buckets or None,
             decode_buckets=self.token_generation_buckets or None,
+            speculation=read_speculation(self.speculative_config),
             slo=slice_of(Slo, self),
             autoscaling=slice_of(Autoscaling, self),
+            disaggregate=divided,
+            replicas=divided.total if divided and is_implied else self.replicas,
         )

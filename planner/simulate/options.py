@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CacheConfig, SchedulerConfig
+from ...server.config.disaggregation import Disaggregation
 from ...server.config.formats import Quantization, SchedulingPolicy, StackName
+from ...server.config.speculation import SpeculationConfig
 from ...server.cost.shape import STORED_BYTES, stored_dtype
 from ...server.cost.stacks import STACKS, Stack, default_stack
 from ...server.cost.work import CURRENT_SDK
@@ -16,7 +18,7 @@ from ...server.errors import SettingsError
 from ...server.models.spec import ModelSpec
 from ...server.models.tensors import num_params
 from ...server.placement.fit import budget_bytes, require_fit
-from ...server.placement.footprint import ServingShape, StepLimits
+from ...server.placement.footprint import Footprint, ServingShape, StepLimits
 from ...server.placement.state_layout import num_state_slots
 from ...server.scheduler.batching import POLICIES
 from ...server.workload.slo import Slo
@@ -52,12 +54,14 @@ class SimulationOptions:
     sdk: int = CURRENT_SDK
     scheduling_policy: SchedulingPolicy = "fair"
     step_time_target_ms: float | Literal["auto"] | None = None
+    speculation: SpeculationConfig | None = None  # with a synthetic acceptance: a simulation has no texts
     max_concurrency: int | None = None  # open requests over all instances; None: requests are sent when they arrive
     routing: Routing = "least-loaded"
     autoscaling: Autoscaling = field(default_factory=Autoscaling)
     slo: Slo = field(default_factory=Slo)
     price_basis: PriceBasis = "on_demand"
     usd_per_hour: float | None = None  # of one instance; None: the catalogue's
+    disaggregate: Disaggregation | None = None  # of replicas, or of the engines of one; None: each does all
     step_by_step: bool = False  # run every step in the scheduler, even if steps are known to be equal
 
     @property
@@ -91,6 +95,7 @@ class SimulationOptions:
             max_prompt_chunk=self.compiled_prompts[-1],
             policy=self.scheduling_policy,
             step_time_target_ms=self.step_time_target_ms,
+            speculation=self.speculation,
         )
 
     @property
@@ -138,6 +143,10 @@ class SimulationOptions:
         if self.routing not in ROUTINGS:
             raise SettingsError(f"routing is {self.routing!r}: one of {', '.join(ROUTINGS)}")
         self.autoscaling.check()
+        if self.speculation is not None and self.speculation.synthetic_acceptance_length is None:
+            raise SettingsError(
+                "speculative_config has no synthetic_acceptance_length: a simulation has no texts to draft from"
+            )
         _ = self.hourly_usd
 
     def _check_numbers(self) -> None:
@@ -170,8 +179,27 @@ class SimulationOptions:
         Raises DeviceError if the instance does not allow the TP, DeviceMemoryError if the model does not fit, and
         SettingsError for an impossible `num_blocks`.
         """
+        footprint, held, utilization = self.footprint, self.device, self.device_memory_utilization
+        most = footprint.max_blocks(budget_bytes(held, utilization))
+        num_blocks = self.num_blocks
+        if num_blocks is None:
+            num_blocks = min(most, 2 * self.max_num_seqs * footprint.min_blocks)
+        elif not 2 <= num_blocks <= most:
+            raise SettingsError(f"num_blocks is {num_blocks}: this deployment holds 2 to {most}")
+        slots = num_state_slots(self.model, self.max_num_seqs, self._num_drafts)
+        cache = footprint.groups.cache(num_blocks, self.enable_prefix_caching, slots)
+        return replace(cache, max_chunk=max(cache.max_chunk, self.scheduler.max_chunk))
+
+    @property
+    def _num_drafts(self) -> int:
+        return 0 if self.speculation is None else self.speculation.most_drafts(self.max_num_seqs)
+
+    @property
+    def footprint(self) -> Footprint:
+        """Memory of one group. Raises as `resolve_cache`."""
         longest = min(max(self.prefill_buckets or (self.max_model_len,)), self.scheduler.max_num_batched_tokens)
-        limits = StepLimits(max(longest, self.max_num_seqs), self.max_num_seqs, num_workers=1)  # prompts go one by one
+        rows, drafts = self.max_num_seqs + self._num_drafts, self._num_drafts
+        limits = StepLimits(max(longest, rows), rows, num_workers=1, num_drafts=drafts)  # prompts go one by one
         shape = ServingShape(
             "bfloat16",
             self.max_model_len,
@@ -180,14 +208,4 @@ class SimulationOptions:
             self.quantization,
             fills_first_core=self.serving_stack.fills_first_core,
         )
-        held, utilization = self.device, self.device_memory_utilization
-        footprint = require_fit(self.model, held, self.tensor_parallel_size, shape, utilization)
-        most = footprint.max_blocks(budget_bytes(held, utilization))
-        num_blocks = self.num_blocks
-        if num_blocks is None:
-            num_blocks = min(most, 2 * self.max_num_seqs * footprint.min_blocks)
-        elif not 2 <= num_blocks <= most:
-            raise SettingsError(f"num_blocks is {num_blocks}: this deployment holds 2 to {most}")
-        slots = num_state_slots(self.model, self.max_num_seqs)
-        cache = footprint.groups.cache(num_blocks, self.enable_prefix_caching, slots)
-        return replace(cache, max_chunk=max(cache.max_chunk, self.scheduler.max_chunk))
+        return require_fit(self.model, self.device, self.tensor_parallel_size, shape, self.device_memory_utilization)

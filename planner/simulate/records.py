@@ -27,6 +27,7 @@ class Records:
         self.decode_shares = array("q", [0]) * size
         self.gaps: Counter[int] = Counter()  # ns between two tokens of a request -> count
         self.refused: Counter[str] = Counter()  # reason -> count
+        self.handed = Counter[str]()  # requests, bytes and ns of copies from engine to engine
 
 
 class EngineTotals:

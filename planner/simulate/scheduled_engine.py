@@ -1,26 +1,37 @@
 """Simulated engine with the server's own Scheduler and KVCacheManager; steps are charged, not computed.
 
 Prompts get synthetic token ids, so the prefix cache works on the prefixes that the workload declares. Decode steps that
-the scheduler knows to be equal are taken in one run, which changes no record.
+the scheduler knows to be equal are taken in one run, which changes no record. Drafts are accepted by chance.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 
 from ...server.clock import NS
 from ...server.config import CacheConfig, SchedulerConfig
+from ...server.config.speculation import is_accepted
+from ...server.cost.links import HandOver
 from ...server.cost.pricer import StepPricer
 from ...server.kv_cache.manager import KVCacheManager
+from ...server.kv_cache.stores import Peer
+from ...server.kv_cache.tiers import PrefillRate, Tiers
 from ...server.scheduler.decode_run import RunScheduler
 from ...server.scheduler.router import Router
-from ...server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
+from ...server.scheduler.scheduler import Scheduler
+from ...server.scheduler.speculative import scheduler_of
+from ...server.types import Request, SampledToken, SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenEvent
 from ...server.workload.slo import Slo
 from ...server.workload.workload import Workload
 from .records import NEVER, SHARES, EngineTotals, Records
 
 NO_SLO = Slo()
+
+
+def no_copy(source: int, target: int) -> None:
+    """Copy no block: simulated ones have no contents."""
 
 
 class ScheduledEngine:
@@ -30,10 +41,14 @@ class ScheduledEngine:
         self, config: SchedulerConfig, cache: CacheConfig, pricer: StepPricer, workload: Workload, records: Records
     ) -> None:
         self._config, self._cache = config, cache
+        self._rate = None if config.speculation is None else config.speculation.acceptance_rate
         self.num_open = 0
         self.totals, self.end_ns = EngineTotals(), NEVER
         self.is_step_by_step = False  # plan and apply every step, also in a run of equal ones
         self.slo = NO_SLO  # objectives of all requests
+        self.hands_over, self.handed = False, list[int]()  # divided requests end here with their first token
+        self.copies = HandOver()  # price of blocks from `peers`
+        self.peers: tuple[tuple[Peer, ...], ...] = ((), ())  # engines whose blocks and whose states this one copies
         self.router: Router | None = None  # receives every token and every end, at the end of a step or a run
         self._pricer, self._workload, self._records = pricer, workload, records
         self._arrived: list[int] = []
@@ -45,9 +60,30 @@ class ScheduledEngine:
         self._takes_arrivals = False  # an arrival could be admitted before the last of these steps
 
     @cached_property
-    def scheduler(self) -> RunScheduler:
+    def scheduler(self) -> Scheduler:
         """Scheduler, made with the first request: thousands of engines may never get one."""
-        return RunScheduler(self._config, KVCacheManager(self._cache))
+        made = RunScheduler if self._rate is None else scheduler_of
+        return made(self._config, self.cache)
+
+    @cached_property
+    def cache(self) -> KVCacheManager:
+        """Books of the blocks."""
+        blocks, states = (Tiers((), PrefillRate(), peers=each) if each else None for each in self.peers)
+        return KVCacheManager(self._cache, blocks, states, no_copy)
+
+    @property
+    def _runs(self) -> RunScheduler | None:
+        """The scheduler, if it applies equal steps at once; steps with drafts are not equal."""
+        return self.scheduler if isinstance(self.scheduler, RunScheduler) and not self.is_step_by_step else None
+
+    def num_output(self, index: int) -> int:
+        """Return the tokens that are generated for a request."""
+        left = self._config.max_model_len - int(self._workload.input_len[index])
+        return min(int(self._workload.output_len[index]), left)
+
+    def is_divided(self, index: int) -> bool:
+        """Return whether a request is handed over after its first token."""
+        return int(self._workload.input_len[index]) >= self._cache.block_size and self.num_output(index) > 1
 
     def num_tokens_unreported(self, now_ns: int) -> int:
         """Return the tokens that the current run has made by `now_ns`, before its end."""
@@ -64,7 +100,7 @@ class ScheduledEngine:
 
     def plan(self, now_ns: int) -> None:
         for index in self._arrived:
-            request = request_of(self._workload, index, self._config.max_model_len, self.slo)
+            request = self._request(index)
             self._tokens[request.request_id] = SampledToken(-1 - index)
             self.scheduler.add(request)
         self._arrived.clear()
@@ -73,13 +109,15 @@ class ScheduledEngine:
         self._plan = plan = self.scheduler.schedule(now_ns / NS)
         assert not plan.is_empty, "every request was found to fit before it was added"
         for request_id in plan.admitted:
-            self._records.scheduled_ns[int(request_id)] = now_ns
+            if self._records.scheduled_ns[int(request_id)] == NEVER:
+                self._records.scheduled_ns[int(request_id)] = now_ns
         self.totals.num_preemptions += len(plan.preempted)
-        context = max((seq.start for seq in plan.decode), default=-1) + 1
-        self._decode_ns = self._pricer.decode_ns(context, len(plan.decode)) if context else 0
+        context = max((seq.start + len(seq.token_ids) for seq in plan.decode), default=0)
+        has_drafts = self._rate is not None and any(seq.num_drafts for seq in plan.decode)
+        self._decode_ns = self._pricer.decode_ns(context, len(plan.decode), has_drafts) if context else 0
         self._start_ns, self._step_ns = now_ns, self._charge_prompts(plan) + self._decode_ns
         self._num_steps = 1 + self._count_repeats(plan, context)
-        self._takes_arrivals = self._num_steps > 1 and self.scheduler.takes_arrivals
+        self._takes_arrivals = self._num_steps > 1 and self._runs is not None and self._runs.takes_arrivals
         self.end_ns = now_ns + self._num_steps * self._step_ns
 
     def apply(self) -> None:
@@ -89,20 +127,32 @@ class ScheduledEngine:
         decoding = [-1 - seq.token_ids[0] for seq in plan.decode]  # the last token encodes the index
         self._charge_decodes(decoding)
         self._note_decodes(decoding)
-        if self.is_step_by_step:
-            events = self.scheduler.apply(plan, StepResult(plan.step_id, tokens, self._step_ns / NS), now)
+        further = {} if self._rate is None else {seq.request_id: self._accepted(seq) for seq in plan.decode}
+        if self._runs is None:
+            result = StepResult(plan.step_id, tokens, self._step_ns / NS, further=further)
+            events = self.scheduler.apply(plan, result, now)
+            if further:
+                self._records.gaps[0] += sum(map(len, further.values()))
         else:
-            events = self.scheduler.apply_run(plan, tokens, self._num_steps, now, self._step_ns / NS)
+            events = self._runs.apply_run(plan, tokens, self._num_steps, now, self._step_ns / NS)
         prompts = {seq.request_id for seq in plan.prefill} if plan.prefill else ()
         if self.router is not None:
             for seq in plan.decode:
-                self.router.generated(seq.request_id, self._num_steps)
+                self.router.generated(seq.request_id, self._num_steps + len(further.get(seq.request_id, ())))
         for event in events:
             if event.request_id in prompts:
                 self._note_prompt(event)
             if event.finish_reason is not None:
                 self._note_end(event)
         self._plan, self._takes_arrivals, self.end_ns = None, False, NEVER
+
+    def _accepted(self, seq: ScheduledSeq) -> tuple[SampledToken, ...]:
+        """Return the tokens after the accepted drafts of a sequence, which are all alike."""
+        assert self._rate is not None
+        first, count = len(seq.history) - seq.num_prompt_tokens + 1, 0
+        while count < seq.num_drafts and is_accepted(self._rate, seq.sampling.seed, first + count):
+            count += 1
+        return (self._tokens[seq.request_id],) * count
 
     def _note_decodes(self, decoding: list[int]) -> None:
         """Note all tokens of decoding requests; `_note_end` notes ends."""
@@ -129,6 +179,8 @@ class ScheduledEngine:
     def _note_end(self, event: TokenEvent) -> None:
         self.num_open -= 1
         index = -1 - self._tokens.pop(event.request_id).token_id
+        if self.hands_over and self.is_divided(index):
+            self.handed.append(index)
         self._records.finish_ns[index], self._records.num_output[index] = self.end_ns, event.index + 1
         del self._last_ns[index]
         if self.router is not None:
@@ -136,19 +188,33 @@ class ScheduledEngine:
 
     def _count_repeats(self, plan: StepPlan, context: int) -> int:
         """Return how many equally long steps like `plan` follow it if no request arrives."""
-        if self.is_step_by_step:
-            return 0
-        count = self.scheduler.count_repeats(plan)
+        count = 0 if self._runs is None or plan.received else self._runs.count_repeats(plan)
         return min(count, self._pricer.decode_bucket(context) - context) if count else 0
 
     def _charge_prompts(self, plan: StepPlan) -> int:
-        """Return the nanoseconds of the step's prompts, which run one by one. Their tokens come at its end."""
+        """Return the nanoseconds of the step's prompts, which run one by one, and of copies before them."""
         records, total_ns = self._records, 0
         for seq in plan.prefill:
             prefill_ns = self._pricer.prefill_ns(seq.start, len(seq.token_ids))
             records.prefill_shares[int(seq.request_id)] += prefill_ns * SHARES
             total_ns += prefill_ns
+        for request_id, *counts in plan.received:
+            cost = self.copies.cost(*counts)
+            copy_ns = round(cost.elapsed_s * NS)
+            records.handed.update(requests=1, bytes=round(cost.link_bytes), ns=copy_ns)
+            records.prefill_shares[int(request_id)] += copy_ns * SHARES
+            total_ns += copy_ns
         return total_ns
+
+    def _request(self, index: int) -> Request:
+        """Return request `index`: its rest if it has a first token, its beginning if another engine is to go on."""
+        request = request_of(self._workload, index, self._config.max_model_len, self.slo)
+        first_ns = self._records.first_token_ns[index]
+        if first_ns != NEVER:
+            self._last_ns[index] = first_ns
+            return replace(request, generated_token_ids=(-1 - index,), is_handed_over=True)
+        is_first = self.hands_over and self.is_divided(index)
+        return replace(request, sampling=SamplingParams(1)) if is_first else request
 
     def _charge_decodes(self, decoding: list[int]) -> None:
         if decoding:
@@ -163,7 +229,7 @@ def request_of(workload: Workload, index: int, max_model_len: int, slo: Slo = NO
     num_input = int(workload.input_len[index])
     num_output = min(int(workload.output_len[index]), max_model_len - num_input)
     arrival_s = int(workload.arrival_ns[index]) / NS
-    prompt, sampling = _prompt(workload, index, num_input), SamplingParams(num_output)
+    prompt, sampling = _prompt(workload, index, num_input), SamplingParams(num_output, seed=index)
     due_s, interval_s = (inf if limit is None else limit / 1e3 for limit in (slo.ttft_ms, slo.tpot_ms))
     return Request(
         f"{index:09d}", prompt, sampling, arrival_s, first_token_by=arrival_s + due_s, token_interval_s=interval_s

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...server.clock import NS
 from ...server.config import CacheConfig, SchedulerConfig
+from ...server.cost.links import HAND_OVER_REASON
 from ...server.cost.model import CostModel
 from ...server.cost.pricer import HostOfSteps, StepPricer
 from ...server.cost.work import Runtime
@@ -24,6 +25,7 @@ from ...server.errors import InvalidRequest, QueueFull
 from ...server.scheduler.admission import check_queue, resolve_max_tokens
 from ...server.workload.workload import Workload
 from .autoscaling import policy_of
+from .disaggregation import Divided, divide
 from .fleet import Fleet
 from .load_bands import LOAD_FIGURES, load_band
 from .options import SimulationOptions
@@ -45,7 +47,8 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
     runtime = Runtime(options.quantization_dtype, is_continuous=stack.is_continuous, sdk=options.sdk)
     model = CostModel.of(options.model, options.device, options.tensor_parallel_size, runtime)
     host = HostOfSteps.of(stack, model)
-    pricer = StepPricer(model, options.max_num_seqs, options.compiled_prompts, options.compiled_contexts, host)
+    buckets, checking = (options.compiled_prompts, options.compiled_contexts), model.checking(options.speculation)
+    pricer = StepPricer(model, options.max_num_seqs, *buckets, host, checking)
     records = Records(len(options.workload))
 
     def replica() -> list[ScheduledEngine]:
@@ -57,13 +60,17 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
 
     fleet = _fleet(options, replica)
     balancer = _balancer(options, fleet, cache)
+    if options.disaggregate is not None:
+        divide(fleet.engines, options, model)
+        balancer = Divided(balancer, LeastLoaded(), fleet.engines)
     driver = Driver(fleet, options.workload, records, options.scheduler, cache, balancer)
     driver.request_ns = round(host.work.request_s * NS)
     driver.run(options.max_concurrency)
     longest = int((options.workload.input_len + options.workload.output_len).max())
     positions = pricer.decode_bucket(min(options.max_model_len, longest))
     bands = {each: load_band(each, model, stack, options.max_num_seqs, positions) for each in LOAD_FIGURES}
-    return SimulationReport(options, cache.num_blocks, records, fleet, tuple(pricer.extrapolated), bands)
+    reasons = (*pricer.extrapolated, *([HAND_OVER_REASON] if records.handed else []))
+    return SimulationReport(options, cache.num_blocks, records, fleet, reasons, bands)
 
 
 def _fleet(options: SimulationOptions, replica: Callable[[], Sequence[ScheduledEngine]]) -> Fleet[ScheduledEngine]:
@@ -167,6 +174,10 @@ class Driver:
                     self._balancer.loaded(number, num_open)
                     if not num_open and self._fleet is not None:
                         self._fleet.emptied(number, now_ns)
+                if isinstance(self._balancer, Divided):
+                    for index in self._balancer.take_handed(number):
+                        self._num_open += 1
+                        self._give(self._balancer.decodes.choose(index, now_ns), index, now_ns, idle)
         return idle
 
     def _scale(self, fleet: Fleet[Any], now_ns: int) -> set[int]:
@@ -228,6 +239,9 @@ class Driver:
             self._records.sent_ns[index] = NEVER
             self._num_open -= 1
             return
+        self._give(number, index, now_ns, idle)
+
+    def _give(self, number: int, index: int, now_ns: int, idle: set[int]) -> None:
         engine = self._engines[number]
         before = engine.end_ns
         engine.add(index, now_ns)

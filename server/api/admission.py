@@ -36,7 +36,7 @@ class Admission:
 
     def __init__(self, config: ApiConfig, engines: EngineGroups) -> None:
         self._config = config
-        self._clients = engines.clients
+        self._clients, self._num_prefill = engines.clients, engines.num_prefill
         self._forecasts = [Forecast(config.scheduling_policy) for _ in self._clients]
         for client, forecast in zip(self._clients, self._forecasts, strict=True):
             client.observe(partial(_record, forecast))
@@ -58,6 +58,7 @@ class Admission:
         if self._config.max_queue_delay is None and self._config.ttft_slo_ms is None:
             return
         up = [number for number, client in enumerate(self._clients) if client.is_up]
+        up = [number for number in up if number < self._num_prefill] or up  # the engines that make first tokens
         ranks = [rank] if rank is not None else up or range(self.num_engines)
         refusals = [self._refusal(number, requests, 1 / len(ranks)) for number in ranks]
         first = min((each for each in refusals if each is not None), key=lambda each: each.wait_s, default=None)

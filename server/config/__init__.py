@@ -121,6 +121,7 @@ class DataParallel:
     rank: int = 0
     size: int = 1  # engines of the server
     host_memory_bytes: int | None = None  # limit of this engine on the host; None = all available memory
+    num_prefill: int = 0  # first engines, which hand each request over after its first token; 0: none does
 
 
 @dataclass(frozen=True, slots=True)

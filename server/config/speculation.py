@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Literal
 
-DraftMethod = Literal["ngram", "suffix"]
+from .formats import Quantization
+
+DraftMethod = Literal["ngram", "suffix", "draft_model"]
 
 MOST_SAMPLED = 64  # rows of a step with drafts: where so many sequences decode, drafts do not pay
+
+
+def is_accepted(rate: float, seed: int, index: int) -> bool:
+    """Draw whether a draft of the generated token before `index` is accepted, with the chance `rate`."""
+    return random.Random(f"{seed}:{index}").random() < rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +31,8 @@ class SpeculationConfig:
     suffix_decoding_max_spec_factor: float = 1.0  # tokens of a draft for each repeated token
     suffix_decoding_min_token_prob: float = 0.1  # least share of the earlier occurrences that continue with the draft
     synthetic_acceptance_length: float | None = None  # mean tokens of a step with drafts; None: drafts are verified
+    model: str | None = None  # of draft_model: its local directory; None for other methods
+    quantization: Quantization | Literal["none"] | None = None  # of that model; None = as its files are
 
     def most_drafts(self, max_num_seqs: int) -> int:
         """Return the most drafts of a step of at most `max_num_seqs` sequences."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..types import Charge, StepPlan, TokenEvent
-from .pricer import StepCharge
+from .pricer import StepCharge, prefill_ids
 
 
 class Meter:
@@ -24,7 +24,7 @@ class Meter:
 
     def add(self, plan: StepPlan, charge: StepCharge) -> None:
         """Charge every request of `plan` its share of the step."""
-        used, ids = self._device_ns, (*plan.prefill_ids, *(seq.request_id for seq in plan.decode))
+        used, ids = self._device_ns, (*prefill_ids(plan), *(seq.request_id for seq in plan.decode))
         for request_id, share_ns in zip(ids, charge.shares_ns, strict=True):
             used[request_id] = used.get(request_id, 0) + share_ns
         self._extrapolated |= charge.extrapolated_ids(plan)

@@ -9,23 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..device.chips import GB
 from ..device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
 from ..errors import DeviceError
-from ..host.memory import GIB
 from ..models.spec import ModelSpec
 from ..models.stages import stage_layers
 from .calibration import Calibration
 from .evidence import Band, Phase
+from .links import far_hop, near_hop
 from .model import CostModel, StepCost
 from .shape import ACTIVATION_BYTES, matrix_billions, unfitted
 from .stand_ins import stand_in_band
 from .work import Runtime
 
 PIPELINE_REASON = "no measurement with pipeline stages was published"
-# SDK nccom-test.rst: all-reduces of 32 MB over two ranks reach 40.7 GB/s, a fifth of an Inf2 chip's links.
-LINK_SHARE = 0.2
-HOP_S = 1.5e-6  # SDK intranode-collective-comm.rst: 1 to 2 us
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +60,12 @@ class PipelineModel:
         self.stages, self._billions = stages, matrix_billions(model)
         self._row_bytes = model.hidden_size * ACTIVATION_BYTES
         self._host_s = stages[0].calibration.coefficients["prefill_call"]
-        near = _link(stages[0])
+        near = near_hop(stages[0])
         self._hops = [near] * (len(stages) - 1)  # after each stage but the last: seconds a byte, and latency in seconds
         self._reason = PIPELINE_REASON if len(stages) > 1 else ""
         if isinstance(place, InstanceGroup):
             each = len(stages) // place.count
-            self._hops[each - 1 :: each] = [_group_link(stages[0], place)] * (place.count - 1)
+            self._hops[each - 1 :: each] = [far_hop(stages[0], place)] * (place.count - 1)
             self._reason = GROUP_REASON
 
     @classmethod
@@ -187,18 +183,3 @@ class PipelineSteps:
     def prompt_s(self, bucket: int) -> float:
         """Return the seconds of one prompt that fills a graph compiled for `bucket` tokens."""
         return self.prefill(bucket, bucket).elapsed_s
-
-
-def _link(model: CostModel) -> tuple[float, float]:
-    """Return seconds a byte and latency between neighbouring groups: over NeuronLink, or within one chip's memory."""
-    instance = model.instance
-    if instance.link is None:
-        return model.calibration.coefficients["weights"] / (instance.chip.bandwidth_gb_s * GB), 0.0
-    return 1 / (instance.link.gib_s_per_chip * GIB * LINK_SHARE), HOP_S
-
-
-def _group_link(model: CostModel, group: InstanceGroup) -> tuple[float, float]:
-    """Return seconds a byte and latency between instances. A stage has its cores' share of LINK_SHARE of the link."""
-    share = model.step_work.core.tp / group.instance.num_cores
-    latency_s = HOP_S if group.link.latency_s is None else group.link.latency_s
-    return 1 / (group.link.gb_s * GB * share * LINK_SHARE), latency_s

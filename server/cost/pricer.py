@@ -17,8 +17,9 @@ from ..device.buckets import smallest
 from ..types import StepPlan
 from .bucket_edges import PromptGraphs
 from .calibration import Calibration
+from .links import HandOver
 from .model import CostModel, StepCost
-from .speculation import SPECULATION_REASON
+from .speculation import SPECULATION_REASON, DraftCosts
 from .stacks import HostWork, Stack
 
 LOGITS_REASON = "logits of every position of a prompt are priced by formula alone"
@@ -26,7 +27,7 @@ PREFIX_REASON = "prefill behind a cached or earlier part of the prompt is priced
 
 
 class GraphRun(NamedTuple):
-    """One launch of a compiled graph: the prefill of one prompt, or the decode of all slots."""
+    """One launch of a compiled graph: the prefill of one prompt, or the decode of all slots. A copy has bucket 0."""
 
     ns: int
     bucket: int  # positions
@@ -35,10 +36,16 @@ class GraphRun(NamedTuple):
     cost: StepCost
 
 
+def prefill_ids(plan: StepPlan) -> tuple[str, ...]:
+    """Return the ids of the requests of passes, copies and prompts, in the order in which they are charged."""
+    copies, prompts = [each[0] for each in plan.received], [each.request_id for each in plan.prefill]
+    return (*[each.request_id for each in plan.encodings], *copies, *prompts)
+
+
 class StepCharge(NamedTuple):
     """Device time of one step plan."""
 
-    prefills: tuple[GraphRun, ...]  # of plan.prefill_ids, in the order in which they run
+    prefills: tuple[GraphRun, ...]  # of `prefill_ids`, in the order in which they run
     decode: GraphRun | None  # of all of plan.decode together, after the prefills
 
     @property
@@ -60,7 +67,7 @@ class StepCharge(NamedTuple):
 
     @property
     def shares_ns(self) -> tuple[int, ...]:
-        """Nanoseconds of each of plan.prefill_ids and plan.decode; their sum is `ns`.
+        """Nanoseconds of each of `prefill_ids` and plan.decode; their sum is `ns`.
 
         A prompt is charged its own graph. A decode is split evenly, padding included, because the graph does the same
         work for every slot at any context; the first sequences take the remaining nanoseconds.
@@ -73,7 +80,7 @@ class StepCharge(NamedTuple):
 
     def extrapolated_ids(self, plan: StepPlan) -> frozenset[str]:
         """Return the ids of this `plan`'s requests whose share no measurement supports."""
-        prompts = zip(plan.prefill_ids, self.prefills, strict=True)
+        prompts = zip(prefill_ids(plan), self.prefills, strict=True)
         ids = [request_id for request_id, run in prompts if run.cost.is_extrapolated]
         if self.decode is not None and self.decode.cost.is_extrapolated:
             ids += [seq.request_id for seq in plan.decode]
@@ -166,12 +173,19 @@ class StepPricer:
         """Without `host`, no host time is added. `checking` is of the graph that verifies drafts, if there is one."""
         self._model, self._slots, self._host = model, slots, host or HostOfSteps()
         self._checking = checking or model
+        self.draft: DraftCosts | None = None  # of the model that makes the drafts, if there is one
         self._prefill_buckets, self.decode_buckets = prefill_buckets, decode_buckets
         self._prefix_buckets = tuple(sorted({*prefill_buckets, decode_buckets[-1]}))
         self._prefills: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
         self._decodes: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
         self.extrapolated: dict[str, None] = {}
         self.encode: Callable[[int], GraphRun] | None = None  # pass of an encoder beside the model, by its positions
+        self.hand_over = HandOver()  # copies from other engines
+
+    def price_copies(self, block_bytes: int) -> None:
+        """Price copies from other engines of the instance; `block_bytes` are those of a block on one core."""
+        if isinstance(self._model, CostModel):  # a pipeline hands nothing over
+            self.hand_over = HandOver.of(self._model, block_bytes)
 
     def charge(self, plan: StepPlan) -> StepCharge:
         if plan.encodings:
@@ -182,6 +196,8 @@ class StepPricer:
         prefills = tuple(
             self._prefill_run(seq.start, len(seq.token_ids), bool(seq.prompt_targets)) for seq in plan.prefill
         )
+        copies = (self._priced(self.hand_over.cost(*each[1:])) for each in plan.received)
+        prefills = (*(GraphRun(ns, 0, 0, 0, cost) for ns, cost in copies), *prefills)
         if not plan.decode:
             return StepCharge(prefills, None)
         context = max(seq.start + len(seq.token_ids) for seq in plan.decode)
@@ -216,9 +232,9 @@ class StepPricer:
         """Return the bucket that a prompt of `num_tokens`, or a chunk of it, is padded to."""
         return smallest(self._prefill_buckets, num_tokens, self._host.prompt_margin)
 
-    def decode_ns(self, context: int, busy: int) -> int:
-        """Return the time of one token for each of `busy` sequences, the longest of `context` tokens."""
-        return self._decode(self.decode_bucket(context), busy)[0]
+    def decode_ns(self, context: int, busy: int, has_drafts: bool = False) -> int:
+        """Return the time of a step of `busy` sequences, the longest of `context` tokens."""
+        return self._decode(self.decode_bucket(context), busy, has_drafts)[0]
 
     def prefill_ns(self, start: int, num_tokens: int) -> int:
         """Return the time of `num_tokens` of a prompt behind `start` cached tokens.
@@ -239,6 +255,8 @@ class StepPricer:
             slots = self._padded(busy)
             host_s = self._host.work.step_s(busy, slots, self._host.sampled_vocab)
             cost = (self._checking if has_drafts else self._model).decode(slots, bucket)
+            if has_drafts and self.draft is not None:
+                cost = self.draft.decode(cost, slots, bucket)
             unmeasured = SPECULATION_REASON if has_drafts else ""
             reasons = "; ".join(filter(None, (cost.extrapolated, unmeasured)))
             cost = replace(cost, overhead_s=cost.overhead_s + host_s, elapsed_s=cost.elapsed_s + host_s)
@@ -263,7 +281,9 @@ class StepPricer:
         found = self._prefills.get(key)
         if found is None:
             cost = self._model.prefill(bucket, bucket, behind, has_all_logits)
-            reasons = cost.extrapolated, PREFIX_REASON if behind else "", LOGITS_REASON if has_all_logits else ""
+            reasons = [cost.extrapolated, PREFIX_REASON if behind else "", LOGITS_REASON if has_all_logits else ""]
+            if self.draft is not None:
+                cost, reasons = self.draft.prefill(cost, bucket, behind), [*reasons, SPECULATION_REASON]
             found = self._prefills[key] = self._priced(replace(cost, extrapolated="; ".join(filter(None, reasons))))
         return found
 

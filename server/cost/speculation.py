@@ -9,15 +9,16 @@ examples/models/gpt_oss/peagle of nkipy at b91c9800. Published times with and wi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol
 
 from ..models.sizes import DecoderSizes
 from ..models.spec import ModelSpec
 from .evidence import Band, Phase
+from .model import CostModel, StepCost
 from .pipeline import PipelineCost, PipelineModel
 
-SpeculativeMethod = Literal["draft_model", "eagle3", "p_eagle"]
+SpeculativeMethod = Literal["draft_model", "eagle3", "p_eagle", "ngram"]
 SPECULATION_REASON = "speculative decoding is priced by formula, with the band of published pairs"
 NUM_STATES = 3  # hidden states of the target that an EAGLE3 head reads
 P_EAGLE_LAYERS = 4  # of the only published P-EAGLE head
@@ -38,10 +39,11 @@ class Method:
     head_layers: int
     is_parallel: bool = False  # all guesses come from one run
     fills_cache: bool = False  # one more run writes the last guess into the draft's cache
+    is_lookup: bool = False  # guesses come from the text: nothing runs
 
     def runs(self, guesses: int) -> int:
         """Return how often the draft runs in a step."""
-        return 1 if self.is_parallel else guesses + self.fills_cache
+        return 0 if self.is_lookup else 1 if self.is_parallel else guesses + self.fills_cache
 
     def tokens_per_run(self, guesses: int) -> int:
         """Return the tokens of a slot that a run of the draft computes."""
@@ -52,6 +54,7 @@ METHODS: dict[SpeculativeMethod, Method] = {
     "draft_model": Method(0, fills_cache=True),
     "eagle3": Method(1),
     "p_eagle": Method(P_EAGLE_LAYERS, is_parallel=True),
+    "ngram": Method(0, is_lookup=True),
 }
 
 
@@ -104,24 +107,49 @@ class SpeculativeModel:
     """
 
     def __init__(
-        self, target: PipelineModel, draft: PipelineModel, runs: int, widened: Callable[[Band, Phase], Band]
+        self, target: PipelineModel, draft: PipelineModel | None, runs: int, widened: Callable[[Band, Phase], Band]
     ) -> None:
         self._target, self._draft, self._runs, self._widened = target, draft, runs, widened
         self._coefficients = target.stages[0].calibration.coefficients
 
     def decode(self, batch: int, bucket: int) -> PipelineCost:
         """Return the cost of the draft's runs, one after the other, and of the check, in one call."""
-        run_s = self._draft.decode(batch, bucket).elapsed_s
+        run_s = 0.0 if self._draft is None else self._draft.decode(batch, bucket).elapsed_s
         return _longer(self._target.decode(batch, bucket), self._runs * run_s)
 
     def prefill(self, tokens: int, bucket: int) -> PipelineCost:
         """Return the cost of the prompt through both models in one call; the draft needs its cache too."""
+        if self._draft is None:
+            return self._target.prefill(tokens, bucket)
         both = self._draft.prefill(tokens, bucket).elapsed_s - self._coefficients["prefill_call"]
         return _longer(self._target.prefill(tokens, bucket), both)
 
     def band(self, phase: Phase, batch: int, positions: int) -> Band:
         """Return the band of the target's step, widened by the errors of published pairs."""
         return self._widened(self._target.band(phase, batch, positions), phase)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCosts:
+    """Costs of a draft model beside its target's graphs, as in `SpeculativeModel`. A step runs it `runs` times."""
+
+    draft: CostModel
+    runs: int
+
+    def decode(self, cost: StepCost, slots: int, bucket: int) -> StepCost:
+        """Return the cost of the draft's runs, one after the other, and of the check, in one call."""
+        return _sum(cost, self.draft.decode(slots, bucket), self.runs)
+
+    def prefill(self, cost: StepCost, bucket: int, behind: int) -> StepCost:
+        """Return the cost of a prompt, or a part of it, through both models in one call."""
+        total = _sum(cost, self.draft.prefill(bucket, bucket, behind), 1)
+        call_s = self.draft.calibration.coefficients["prefill_call"]
+        return replace(total, overhead_s=total.overhead_s - call_s, elapsed_s=total.elapsed_s - call_s)
+
+
+def _sum(cost: StepCost, draft: StepCost, runs: int) -> StepCost:
+    names = [field.name for field in fields(cost) if field.name != "extrapolated"]
+    return replace(cost, **{name: getattr(cost, name) + runs * getattr(draft, name) for name in names})
 
 
 def _longer(cost: PipelineCost, seconds: float) -> PipelineCost:

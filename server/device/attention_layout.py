@@ -45,6 +45,7 @@ def lanes_work_bytes(rows: int, head_pad: int) -> int:
 
 
 # Scratch of encoders' attention: scores of four rows, of four rows with distances, of a run's distances with its keys.
+# Without distances, scores of eight rows.
 DISTANCE_COLUMNS = CHUNK + 16  # distances of four queries that follow one another to the keys of a run
 DISTANCE_SCORES = 4 * CHUNK * FLOAT32_BYTES
 DISTANCE_ROWS = DISTANCE_SCORES + 4 * DISTANCE_COLUMNS * FLOAT32_BYTES

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ..clock import Clock
 from ..host.shared_file import SharedFile
 from ..kv_cache.hashing import Blob
-from ..kv_cache.tiers import Store
+from ..kv_cache.stores import Store
 
 _FORMAT: Final = b"nskvtier"
 _VERSION: Final = 1
@@ -62,6 +62,7 @@ class Medium:
 
 MEMORY = Medium("CPU", 1e9)
 DISK = Medium("STORAGE", 2e8, is_slow=True)
+PEER = Medium("PEER", 1e9)  # memory of another engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +103,13 @@ class SlotShape:
 
 
 class BlobFile:
-    """Implements neuronserve.server.kv_cache.tiers.Store."""
+    """Implements neuronserve.server.kv_cache.tiers.Store, and Peer for the file of another engine."""
 
     def __init__(
         self, open_file: Callable[[], SharedFile], blobs: BlobBytes, shape: SlotShape, medium: Medium, clock: Clock
     ) -> None:
         """`open_file` is called with the first request, once the earlier engine has ended. It may raise OSError."""
-        self.num_slots, self.transfers = shape.num_slots, dict[str, tuple[int, float]]()
+        self.num_slots, self.medium, self.transfers = shape.num_slots, medium.name, dict[str, tuple[int, float]]()
         self.load_s = self._first_s = blobs.num_bytes / medium.bytes_per_s
         self._open_file, self._blobs, self._shape, self._medium, self._clock = open_file, blobs, shape, medium, clock
         self._file: SharedFile | None = None
@@ -129,6 +130,12 @@ class BlobFile:
         except OSError as error:
             self._report(error)
         return ()
+
+    def copies(self) -> dict[bytes, int]:
+        """Return names and slots of the copies in the file of another engine, which is not written."""
+        self._file = file = self._open_file()
+        is_same = file.read(_HEADER.size, self._shape.begin) == self._shape.header
+        return {name: slot for slot, name in self._left(file)} if is_same else {}
 
     def _left(self, file: SharedFile) -> Iterable[tuple[int, bytes]]:
         shape = self._shape
@@ -153,7 +160,8 @@ class BlobFile:
         begin = self._clock.now()
         record = self.raw(slot)
         if record is None or record[0] != self._shape.seal(blob, record[1]) or len(record[1]) != self._blobs.num_bytes:
-            log.warning("a copy of KV in %s is damaged or of other tokens, and is not used", self._medium.name)
+            level = logging.DEBUG if self._medium is PEER else logging.WARNING  # a peer may reuse a slot at any time
+            log.log(level, "a copy of KV in %s is damaged or of other tokens, and is not used", self._medium.name)
             return False
         self._blobs.write(place, np.frombuffer(record[1], np.uint8))
         seconds = self._count(f"{self._medium.name}_to_GPU", begin)

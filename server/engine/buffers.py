@@ -34,6 +34,7 @@ from .state_buffers import StateBuffers
 # percent of the time that they may save: a byte is copied in half a nanosecond.
 LEAST_OPERATIONS = 10_000
 KEPT_BYTES = 256 << 20
+HANDED_BYTES = 1 << 30  # where requests are handed over; only what is used takes memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,13 @@ class KVPool:
     num_tensors: int  # of a slot: K and V, or one that is both
     num_blocks: int
     places: tuple[KVPlace | None, ...]  # of each layer
+    beside: tuple[npt.NDArray[np.uint8], ...] = ()  # what else the blocks hold: tensors [tensors, blocks, bytes]
+
+    @property
+    def tensors(self) -> tuple[npt.NDArray[np.uint8], ...]:
+        """All that blocks hold, each [tensors, blocks, bytes]."""
+        own = (shard.bytes.reshape(-1, self.num_blocks, self.block_stride) for shard in self.shards)
+        return (*own, *self.beside)
 
     @property
     def block_stride(self) -> int:
@@ -79,14 +87,13 @@ class KVPool:
         ends = np.flatnonzero(np.diff(ordered, append=self.num_blocks + 1) != 1)
         begins = np.concatenate(([0], ends[:-1] + 1))
         runs = [(int(ordered[i]), int(ordered[j]) + 1) for i, j in zip(begins, ends, strict=True)] if blocks else []
-        tensors = [shard.bytes.reshape(-1, self.num_blocks, self.block_stride) for shard in self.shards]
-        return sum(give_back(tensor[first:end].ravel()) for each in tensors for tensor in each for first, end in runs)
+        tensors = [tensor for each in self.tensors for tensor in each]
+        return sum(give_back(tensor[first:end].ravel()) for tensor in tensors for first, end in runs)
 
-    def copy(self, source: int, target: int, count: int) -> None:
+    def copy(self, source: int, target: int, count: int = 1) -> None:
         """Copy `count` blocks from `source` on to `target` on."""
-        for shard in self.shards:
-            for tensor in shard.bytes.reshape(-1, self.num_blocks, self.block_stride):
-                tensor[target : target + count] = tensor[source : source + count]
+        for tensors in self.tensors:
+            tensors[:, target : target + count] = tensors[:, source : source + count]
 
     @classmethod
     def allocate(
@@ -113,9 +120,12 @@ class KVPool:
 
 
 def most_kept(config: EngineConfig, num_params: int, block_bytes: int) -> int:
-    """Return the bytes of KV block copies that an engine keeps for its successor: configured, or by their worth."""
+    """Return the bytes of KV block copies that an engine keeps for its successor or for the engines that it hands
+    requests to: configured, or by their worth."""
     if config.most_kept_bytes is not None:
         return config.most_kept_bytes
+    if config.data_parallel.num_prefill:
+        return HANDED_BYTES
     return KEPT_BYTES if 2 * num_params * config.block_size >= LEAST_OPERATIONS * block_bytes else 0
 
 

@@ -6,9 +6,9 @@ token's index alone, so the tokens are those of steps of one token.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
+from ..config.speculation import is_accepted
 from ..types import SampledToken, ScheduledSeq
 from .grammar_masks import OFF_GRAMMAR
 from .logits import changes_logits, num_generated
@@ -55,9 +55,8 @@ def with_synthetic(rows: Sequence[ScheduledSeq], tokens: list[SampledToken], rat
     tokens = list(tokens)
     for i, after in enumerate(rows[1:]):  # the row after a draft; row i samples in its place
         if after.num_drafts:
-            drawn = random.Random(f"{after.sampling.seed}:{num_generated(after)}").random()
             draft = after.token_ids[-1]
-            if drawn < rate:
+            if is_accepted(rate, after.sampling.seed, num_generated(after)):
                 tokens[i] = SampledToken(draft)
             elif tokens[i].token_id == draft:  # by chance
                 tokens[i] = SampledToken(draft - 1 if draft else 1)

@@ -110,6 +110,11 @@ class FakeRunner:
         begin = block * self._block_size
         self._slots[begin : begin + self._block_size] = content.view(np.uint64).tolist()
 
+    def copy(self, source: int, target: int) -> None:
+        """Copy a block."""
+        size = self._block_size
+        self._slots[target * size : (target + 1) * size] = self._slots[source * size : (source + 1) * size]
+
     def _slot(self, seq: ScheduledSeq, group: int, position: int) -> int:
         block = seq.block_tables[group][position // self._block_size]
         assert block != 0, f"{seq.request_id}: position {position} of group {group} is in the null block"

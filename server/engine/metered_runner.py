@@ -49,9 +49,12 @@ class MeteredRunner:
             result = pending()
             late_ns = self._end(due_ns)
             self._meter.add(plan, charge)
-            if self._is_paced and (edge := self._prompts.add(run.num_tokens for run in charge.prefills)) is not None:
+            lengths = (run.num_tokens for run in charge.prefills)  # 0 of a copy from another engine
+            if self._is_paced and (edge := self._prompts.add(filter(None, lengths))) is not None:
                 log.warning("%s", edge)
-            return result._replace(device=_report(charge, idle_ns, lag_ns, late_ns))
+            # A compiled step has as many passes of a draft model whatever the number of drafts.
+            draft_s = 0.0 if self._is_paced else result.draft_s
+            return result._replace(device=_report(charge, idle_ns, lag_ns, late_ns), draft_s=draft_s)
 
         return collect
 

@@ -12,20 +12,23 @@ from itertools import count
 from pathlib import Path
 
 from ..clock import MonotonicClock
-from ..config import EngineConfig
+from ..config import DataParallel, EngineConfig
 from ..config.offload import OffloadConfig
 from ..errors import SettingsError
+from ..host.memory import GIB
 from ..host.private_file import make_private_directory, open_locked
 from ..host.shared_file import SharedFile
-from ..kv_cache.tiers import PrefillRate, Store, Tiers
+from ..kv_cache.stores import Store
+from ..kv_cache.tiers import PrefillRate, Tiers
 from ..link.messages import EngineInfo
-from .blob_file import DISK, MEMORY, BlobBytes, BlobFile, SlotShape
+from .blob_file import DISK, MEMORY, PEER, BlobBytes, BlobFile, SlotShape
 from .buffers import most_kept
 
 _HOST_FLOPS = 5e10  # assumed of a host before it has computed a prompt; a token takes two operations a parameter
 _BLOCK_BYTES = 512  # unit of st_blocks
 _ALIGNMENT = 4096
 _MOST_SLOTS = 1 << 20  # of one file, so that looking for copies at the start takes no second
+_MOST_SHOWN = 1 << 14  # of one file that other engines read, so that a hand-over takes them few milliseconds
 _SUFFIX = ".kvtier"
 Files = tuple[tuple[str, int, int, int], ...]
 
@@ -61,13 +64,18 @@ class Offload:
 
 
 def offload(
-    kept: SharedFile, kinds: Sequence[BlobBytes | None], config: EngineConfig, info: EngineInfo, files: Files
+    kept: SharedFile,
+    kinds: Sequence[BlobBytes | None],
+    config: EngineConfig,
+    info: EngineInfo,
+    files: Files,
+    peers: Sequence[SharedFile] = (),
 ) -> Offload:
     """Return the tiers of an engine.
 
-    `kept` is memory that outlives it, `kinds` are the contents of its blocks and of its states, and `files` are the
-    model's as they were before loading. Between two snapshots of a state there are many blocks, so both kinds get room
-    in this proportion.
+    `kept` is memory that outlives it, `peers` that of engines whose copies it reads. `kinds` are the contents of its
+    blocks and of its states, and `files` are the model's as they were before loading. Between two snapshots of a state
+    there are many blocks, so both kinds get room in this proportion.
     """
     cache, rate = info.cache, PrefillRate(2 * max(1, info.facts.num_params) / _HOST_FLOPS)
     blobs = [each for each in kinds if each is not None]
@@ -75,19 +83,33 @@ def offload(
         return Offload(rate)  # blocks are of no use without the states of the same prefixes
     interval = [cache.snapshot_blocks * len(cache.groups) * blobs[0].num_bytes, *(each.num_bytes for each in blobs[1:])]
     most = most_kept(config, info.facts.num_params, sum(interval) // cache.snapshot_blocks)
-    plan = _Plan(kept, config.offload, most, _identity(config, info, files), 4 * cache.block_size)
+    plan = _Plan([kept, *peers], config.offload, most, _identity(config, info, files), 4 * cache.block_size)
     tiers = [plan.tiers(each, weight / sum(interval), rate) for each, weight in zip(blobs, interval, strict=True)]
     return Offload(rate) if None in tiers else Offload(rate, *tiers)
 
 
+def require_hand_over(config: EngineConfig, found: Offload) -> None:
+    """Raise SettingsError if requests are to be handed from engine to engine, and this one copies no blocks."""
+    if config.data_parallel.num_prefill and found.blocks is None:
+        room = f", or kept_kv_cache_gib {(config.most_kept_bytes or 0) / GIB:g} has no room for one"
+        why = (
+            "enable_prefix_caching is false"
+            if not config.enable_prefix_caching
+            else f"it keeps no whole KV blocks{room}"
+        )
+        raise SettingsError(f"disaggregate: {config.model_path} cannot be handed from engine to engine: {why}")
+
+
 def _identity(config: EngineConfig, info: EngineInfo, files: Files) -> str:
     """Text that engines share only if each computes what the other does, bit by bit."""
-    same = replace(  # without what may differ between an engine and its successor
+    same = replace(  # without what may differ between an engine and its successor, or its peers
         config,
         num_blocks_override=None,
         threads_alone=None,
+        cpu_threads=1,
+        cpus=(),
         most_kept_bytes=None,
-        data_parallel=replace(config.data_parallel, host_memory_bytes=None),
+        data_parallel=DataParallel(),
         offload=OffloadConfig(),
     )
     return repr((same, files, info.facts.weights))
@@ -97,7 +119,7 @@ def _identity(config: EngineConfig, info: EngineInfo, files: Files) -> str:
 class _Plan:
     """Sizes of the tiers of all kinds."""
 
-    kept: SharedFile
+    kept: Sequence[SharedFile]  # its own, and those of its peers
     config: OffloadConfig
     kept_bytes: int
     identity: str
@@ -107,11 +129,13 @@ class _Plan:
 
     def tiers(self, blobs: BlobBytes, share: float, rate: PrefillRate) -> Tiers | None:
         """Return the tiers of one kind of blob, which gets `share` of each; None where no copy fits."""
-        config, stores, clock = self.config, list[Store](), MonotonicClock()
+        config, stores, peers, clock = self.config, list[Store](), list[BlobFile](), MonotonicClock()
         self.num_kinds += 1  # copies of one kind are not read as another
         if shape := self._shape(blobs, share * (self.kept_bytes + config.memory_bytes), self.end):
             self.end = -(-shape.end // _ALIGNMENT) * _ALIGNMENT
-            stores.append(BlobFile(lambda: self.kept, blobs, shape, MEMORY, clock))
+            own, *others = [partial(_same, file) for file in self.kept]
+            stores.append(BlobFile(own, blobs, shape, MEMORY, clock))
+            peers = [BlobFile(other, blobs, shape, PEER, clock) for other in others]
         directory = config.directory
         if directory is not None and (shape := self._shape(blobs, share * config.disk_bytes, 0)):
             opened = partial(_open_in, Path(directory), shape, config.directory_bytes)
@@ -120,14 +144,18 @@ class _Plan:
             return None
         kept = self._shape(blobs, share * self.kept_bytes, 0)
         takes_evicted = config.memory_bytes > 0 or directory is not None
-        return Tiers(stores, rate, kept.num_slots if kept else 0, takes_evicted)
+        return Tiers(stores, rate, kept.num_slots if kept else 0, takes_evicted, peers)
 
     def _shape(self, blobs: BlobBytes, most_bytes: float, begin: int) -> SlotShape | None:
         record = SlotShape(b"", 1, self.text_bytes, blobs.num_bytes).end
-        num_slots = min(int(most_bytes) // record, _MOST_SLOTS)
+        num_slots = min(int(most_bytes) // record, _MOST_SHOWN if len(self.kept) > 1 else _MOST_SLOTS)
         same = self.identity, self.num_kinds, self.text_bytes, blobs.num_bytes
         identity = sha256(repr(same).encode()).digest()[:16]
         return SlotShape(identity, num_slots, self.text_bytes, blobs.num_bytes, begin) if num_slots else None
+
+
+def _same(file: SharedFile) -> SharedFile:
+    return file
 
 
 def _open_in(directory: Path, shape: SlotShape, most_bytes: int) -> SharedFile:

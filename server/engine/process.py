@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -46,7 +46,7 @@ from .inbox import Grammars, Handlers, Hold, Inbox, arrival_hold, grammar_hold
 from .loop import EngineLoop, Runner
 from .loop import Scheduler as AnyScheduler
 from .metered_runner import MeteredOutbox, MeteredRunner
-from .offload import Offload, model_files, offload, require_tier_directory
+from .offload import Offload, model_files, offload, require_hand_over, require_tier_directory
 from .pipeline.stage import run_stage
 from .trace.files import Traced, require_directory, traced
 from .watched import WatchedRunner, first_token_s
@@ -69,6 +69,7 @@ class ServedEngine:
     grammars: Grammars | None = None
     adapters: Adapters | None = None
     give_back: Callable[[Sequence[int]], int] | None = None  # returns the pages of free blocks to the host
+    copy_block: Callable[[int, int], None] | None = None  # from the first to the second
     blocks: BlobBytes | None = None  # None: nothing of the cache is to outlive the engine
     states: BlobBytes | None = None  # None: no layer keeps a state
 
@@ -132,7 +133,7 @@ class _Engine:
             assert pooling is not None
             self.scheduler: AnyScheduler = pooling
             return
-        cache = self.cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states)
+        cache = self.cache = KVCacheManager(loaded.cache, tiers.blocks, tiers.states, loaded.copy_block)
         generation = scheduler_of(loaded.scheduler, cache)
         self.read_blocks = lambda: block_map(cache.pool, generation.tables)
         texts = generation if pooling is None else SharedScheduler(generation, pooling)
@@ -184,11 +185,13 @@ def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd | StageEnd) 
         gc.freeze()  # loaded objects stay: no collection needs to walk them
         gc.enable()
         kinds = loaded.blocks, loaded.states
-        engine = _Engine(loaded, offload(end.kept, kinds, config, loaded.info, files), pipeline.size)
+        tiers = offload(end.kept, kinds, config, loaded.info, files, end.peers)
+        require_hand_over(config, tiers)
+        engine = _Engine(loaded, tiers, pipeline.size)
         if config.logs_cache and engine.cache is not None:
             link.log = engine.cache.follow()
         with traced(config.trace, loaded, link, link.send) as traces:
-            link.send(Ready(loaded.info))
+            link.send(Ready(replace(loaded.info, num_prefill=config.data_parallel.num_prefill)))
             engine.loop(link, traces, config.pace == "device", clock).run()
     except StartError as error:
         link.send(Failed(str(error), error.exit_code))

@@ -30,6 +30,7 @@ _FIT_RUNS = 15
 _LEAST_GAIN = 1.25  # speedup that makes a second CPU worth taking from the API process and others (kernels.md)
 _LONG_STEP_S = 0.005  # a longer step is memory-bound, or large enough to divide
 _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
+Around = Callable[[StepPlan, Callable[[StepPlan], StepResult]], StepResult]  # of a plan and what computes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class ModelRunner:
         self._pool, self._programs, self._inputs, self._sampler = pool, programs, inputs, sampler
         self._cache = cache
         self.encoder: Encoder | None = None  # None: nothing waits for encodings
+        self.around: Around | None = None  # what is computed before and after steps (draft_model.py)
         self._is_timed = False
         self.num_threads_alone = pool.num_threads  # host threads that run a step of one token
         self.sampling_s = 0.0  # host time spent choosing tokens since the runner was made
@@ -97,11 +99,14 @@ class ModelRunner:
             begin, self.timed = time.perf_counter(), None
             self.encoder.encode(plan.encodings)
             return StepResult(plan.step_id, {}, time.perf_counter() - begin)
-        is_alone = len(plan.seqs) == 1 and len(plan.seqs[0].token_ids) == 1
-        with self._pool.only(self.num_threads_alone if is_alone else self._pool.num_threads):
-            return self._execute(plan)
+        return self._execute(plan) if self.around is None else self.around(plan, self._execute)
 
     def _execute(self, plan: StepPlan) -> StepResult:
+        is_alone = len(plan.seqs) == 1 and len(plan.seqs[0].token_ids) == 1
+        with self._pool.only(self.num_threads_alone if is_alone else self._pool.num_threads):
+            return self._compute(plan)
+
+    def _compute(self, plan: StepPlan) -> StepResult:
         begin = time.perf_counter()
         seqs = plan.seqs
         program = self._programs.of(self._inputs.fill(seqs))

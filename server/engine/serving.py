@@ -61,6 +61,7 @@ def load_served(config: EngineConfig, on_progress: OnProgress, stages: Sequence[
         grammars=loaded.grammars,
         adapters=loaded.adapters,
         give_back=loaded.placement.kv.give_back,
+        copy_block=None if ring else loaded.placement.kv.copy,
         blocks=None if ring else PoolBlobs.of(loaded.placement.kv),  # other stages keep the rest of a block
         states=None if ring or (states := loaded.placement.buffers.states) is None else PoolBlobs.states(states),
     )

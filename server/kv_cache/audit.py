@@ -20,6 +20,7 @@ def audit(cache: KVCacheManager, sequences: Iterable[SequenceBlocks]) -> list[st
     5. a free block is reserved for each holder but the first of a block that its holders will give back.
     6. digests and the map from digest to block are inverse to each other.
     7. free blocks without a digest come before those with one.
+    8. blocks that are not full are cached only while nobody holds them; the index of parts knows them and others.
 
     Laws 1, 2, 6 and 7 hold for slots of states too, and each sequence with blocks has a slot. Laws of tiers are in
     tiers.py.
@@ -38,6 +39,7 @@ def audit(cache: KVCacheManager, sequences: Iterable[SequenceBlocks]) -> list[st
         "more blocks are reserved than free": num_reserved <= cache.pool.num_free,
     }
     problems = _problems(checks) + _audit_pool(cache.pool, held, "block")
+    problems += [] if cache.finder.parts is None else cache.finder.parts.audit()
     if cache.states is not None:
         slots = Counter(slot for blocks in sequences for slot in blocks.state.slots)
         has_slot = all(bool(blocks.num_blocks) == bool(blocks.state.slots) for blocks in sequences)
@@ -56,6 +58,7 @@ def _audit_pool(pool: BlockPool, held: Counter[int], what: str) -> list[str]:
             f"both free and held: {sorted(held.keys() & set(free))}": not held.keys() & set(free),
             "free + held is not all": {*free, *held} == set(range(1, pool.num_blocks)),
             f"the null {what} is held or named": NULL_BLOCK not in held and pool.digests[NULL_BLOCK] is None,
+            "a block that is not full is cached and held": not pool.parts & held.keys(),
             "digests and their map disagree": _digests(pool) == {b: d for d, b in pool.cached.items()},
             f"a named {what} is reused before an unnamed one": _unnamed_first([pool.digests[b] for b in free]),
         }

@@ -7,12 +7,25 @@ end on both sides. There are no tokens, sequences or times here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
-from .events import CacheLog
 from .hashing import Blob
 from .tiers import Tiers
 
 NULL_BLOCK = 0
+
+
+class Observer(Protocol):
+    """Follows which blocks are cached."""
+
+    def stored(self, blob: Blob) -> None:
+        """Note that a block has become cached."""
+
+    def removed(self, name: bytes, is_whole: bool) -> None:
+        """Note that a block is not cached any more."""
+
+    def cleared(self) -> None:
+        """Note that no block is cached."""
 
 
 class BlockPool:
@@ -27,12 +40,13 @@ class BlockPool:
         if num_blocks < 2:
             raise ValueError(f"a KV cache needs the null block and at least one more, not {num_blocks} blocks")
         self.num_blocks, self.tiers = num_blocks, tiers
-        self.log: CacheLog | None = None  # None: nobody follows what is cached
+        self.observers: tuple[Observer, ...] = ()
         self.num_free = num_blocks - 1
         self.ref_counts = [0] * num_blocks
         self.digests: list[bytes | None] = [None] * num_blocks
         self.cached: dict[bytes, int] = {}  # by digest: its block
         self._texts = [b""] * num_blocks  # of each cached block: its token ids
+        self.parts: set[int] = set()  # cached blocks that are not whole, which tiers do not copy
         self.num_gains = 0  # releases and namings; while it does not change, a refused allocation stays refused
         self._next: list[int] = [*range(1, num_blocks), NULL_BLOCK]
         self._prev: list[int] = [num_blocks - 1, *range(num_blocks - 1)]
@@ -84,8 +98,10 @@ class BlockPool:
             self.digests[block], self._texts[block] = digest, blob.text
             self.cached[digest] = block
             self.num_gains += 1
-            if self.log is not None and blob.chain is not None:
-                self.log.stored(digest, blob.text, blob.chain, blob.block)
+            if not blob.is_whole:
+                self.parts.add(block)
+            for each in self.observers:
+                each.stored(blob)
             self._mirror(block)
 
     def is_held(self, digest: bytes) -> bool:
@@ -95,8 +111,8 @@ class BlockPool:
 
     def evict(self, block: int) -> None:
         """Drop `block` from the prefix cache because it will be overwritten; a lower tier may copy it."""
-        digest = self._uncache(block)
-        if digest is not None and self.tiers is not None:
+        is_whole, digest = block not in self.parts, self._uncache(block)
+        if digest is not None and is_whole and self.tiers is not None:
             self.tiers.leave(Blob(digest, self._texts[block]), block)
 
     def forget(self, block: int) -> None:
@@ -109,10 +125,11 @@ class BlockPool:
         """Forget every digest and copy."""
         self.cached.clear()
         self.digests = [None] * self.num_blocks
+        self.parts.clear()
         if self.tiers is not None:
             self.tiers.clear()
-        if self.log is not None:
-            self.log.cleared()
+        for each in self.observers:
+            each.cleared()
 
     def touch_copy(self, digest: bytes) -> None:
         """Make the copies of a block the most recently used ones."""
@@ -121,7 +138,7 @@ class BlockPool:
 
     def _mirror(self, block: int) -> None:
         digest = self.digests[block]
-        if digest is not None and self.tiers is not None:
+        if digest is not None and self.tiers is not None and block not in self.parts:
             self.tiers.keep(Blob(digest, self._texts[block]), block, self.is_held)
 
     def _uncache(self, block: int) -> bytes | None:
@@ -129,8 +146,9 @@ class BlockPool:
         if digest is not None:
             self.digests[block] = None
             del self.cached[digest]
-            if self.log is not None:
-                self.log.removed(digest)
+            for each in self.observers:
+                each.removed(digest, block not in self.parts)
+            self.parts.discard(block)
         return digest
 
     def _unlink(self, block: int) -> None:

@@ -6,10 +6,10 @@ from copy import copy
 from typing import Any
 
 from ..config import AttentionSpan, CacheConfig
-from .hashing import HashChain
+from .hashing import Blob
 
 Event = dict[str, Any]
-_DEVICE = {"medium": "GPU"}  # the device, by its name in vLLM; copies in tiers are not logged
+_DEVICE = "GPU"  # name of the device's memory, as in vLLM; copies in tiers have that of their store
 _PLAIN_BYTES, _HASH_BYTES = 32, 8  # of a digest before a group's tag, and of those that are published
 
 
@@ -28,25 +28,41 @@ class CacheLog:
         log._first_group = len(self._kinds) - 1
         return log
 
-    def stored(self, name: bytes, text: bytes, chain: HashChain, block: int) -> None:
-        """Log that the given block of a prefix is cached. `text` are its token ids as native int32."""
+    def stored(self, blob: Blob) -> None:
+        """Log that a whole block of a prefix is cached."""
+        name, chain, block = blob.name, blob.chain, blob.block
+        if chain is None or not blob.is_whole:
+            return
         parent, group = _hash(chain.digests[block - 1]) if block else None, self._group(name)
-        last = self.events[-1] if self.events else {}
-        if last.get("group_idx") != group or "token_ids" not in last or last["block_hashes"][-1] != parent:
-            last = {"type": "BlockStored", "block_hashes": [], "parent_block_hash": parent, "token_ids": []} | _DEVICE
-            last |= {"block_size": self._size, "lora_id": None, "lora_name": chain.lora or None, "extra_keys": []}
-            last |= {"group_idx": group} | self._kinds[group]
-            self.events.append(last)
+        last = self._event("BlockStored", _DEVICE, group, parent)
+        if not last["block_hashes"]:
+            last |= {"parent_block_hash": parent, "lora_name": chain.lora or None, "extra_keys": []}
         last["block_hashes"].append(_hash(name))
-        last["token_ids"] += memoryview(text).cast("i").tolist()
+        last["token_ids"] += memoryview(blob.text).cast("i").tolist()
         last["extra_keys"].append(chain.extra_keys(block * self._size, (block + 1) * self._size) or None)
 
-    def removed(self, name: bytes) -> None:
-        """Log that a block is not cached any more."""
-        group, last = self._group(name), self.events[-1] if self.events else {}
-        if last.get("group_idx") != group or "token_ids" in last:
-            self.events.append({"type": "BlockRemoved", "block_hashes": [], "group_idx": group} | _DEVICE)
-        self.events[-1]["block_hashes"].append(_hash(name))
+    def removed(self, name: bytes, is_whole: bool) -> None:
+        """Log that a whole block is not cached any more."""
+        if is_whole:
+            self.note(name, _DEVICE, False)
+
+    def note(self, name: bytes, medium: str, is_there: bool) -> None:
+        """Log that a tier has a copy, by its name alone as in vLLM, or none any more."""
+        kind = "BlockStored" if is_there else "BlockRemoved"
+        self._event(kind, medium, self._group(name))["block_hashes"].append(_hash(name))
+
+    def _event(self, kind: str, medium: str, group: int, parent: int | None = None) -> Event:
+        """Return an event for one more block: the last one, if it is alike and, on the device, ends with `parent`."""
+        last = self.events[-1] if self.events else {"type": ""}
+        is_alike = last["type"] == kind and (last["medium"], last["group_idx"]) == (medium, group)
+        is_next = kind == "BlockRemoved" or medium != _DEVICE or last.get("block_hashes", [None])[-1] == parent
+        if not (is_alike and is_next):
+            last = {"type": kind, "block_hashes": [], "medium": medium, "group_idx": group}
+            if kind == "BlockStored":
+                last |= {"parent_block_hash": None, "token_ids": [], "block_size": self._size, "lora_id": None}
+                last |= {"lora_name": None, "extra_keys": None} | self._kinds[group]
+            self.events.append(last)
+        return last
 
     def cleared(self) -> None:
         """Log that nothing is cached any more."""

@@ -35,6 +35,8 @@ class Blob(NamedTuple):
     text: bytes  # token ids of its block
     chain: HashChain | None = None  # a prefix that contains it
     block: int = 0  # its place there
+    tag: bytes = b""  # of its group, with which the name ends
+    is_whole: bool = True  # False: the block has the tokens of `text` alone
 
 
 class HashChain:
@@ -44,11 +46,11 @@ class HashChain:
     of what encoders read that begins in the block: the tokens in place of all pictures are the same.
     """
 
-    __slots__ = ("_block_size", "_media", "_root", "_salt", "digests", "lora")
+    __slots__ = ("_block_size", "_root", "_salt", "digests", "lora", "media")
 
     def __init__(self, block_size: int, cache_salt: str, lora: str = "", media: Sequence[MediaItem] = ()) -> None:
         self._block_size = block_size
-        self._media = tuple((item.offset, item.digest, item.num_tokens) for item in media)
+        self.media = tuple((item.offset, item.digest, item.num_tokens) for item in media)  # read by encoders
         self._salt, self.lora = cache_salt, lora
         self._root = root_digest(cache_salt, lora)
         self.digests: list[bytes] = []
@@ -62,7 +64,7 @@ class HashChain:
         parent, text = digests[-1] if digests else self._root, packed(token_ids[first:end])
         for own in range(0, len(text), 4 * size):
             known = parent + text[own : own + 4 * size]
-            if self._media:
+            if self.media:
                 known += self._shown(first + own // 4)
             parent = sha256(known).digest()
             digests.append(parent)
@@ -70,16 +72,22 @@ class HashChain:
     def _shown(self, begin: int) -> bytes:
         """Offsets and digests of what encoders read that begins in the block at `begin`."""
         end = begin + self._block_size
-        here = [(at - begin, digest) for at, digest, _ in self._media if begin <= at < end]
+        here = [(at - begin, digest) for at, digest, _ in self.media if begin <= at < end]
         return b"".join(at.to_bytes(4, "little") + digest for at, digest in here)
 
-    def blob(self, token_ids: Sequence[int], block: int, tag: bytes = b"") -> Blob:
-        """Return the identity of a block whose digest is known; `tag` is its group's."""
+    def blob(self, token_ids: Sequence[int], block: int, tag: bytes = b"", num_tokens: int | None = None) -> Blob:
+        """Return the identity of a block whose digest is known, or of its first `num_tokens`; `tag` is its group's."""
         begin = block * self._block_size
-        return Blob(self.digests[block] + tag, packed(token_ids[begin : begin + self._block_size]), self, block)
+        text = packed(token_ids[begin : begin + (num_tokens or self._block_size)])
+        digest = sha256(self.parent(block) + text).digest() if num_tokens else self.digests[block]
+        return Blob(digest + tag, text, self, block, tag, num_tokens is None)
+
+    def parent(self, block: int) -> bytes:
+        """Return what the digest of a block begins with: that of the block before, or of salt and adapter."""
+        return self.digests[block - 1] if block else self._root
 
     def extra_keys(self, begin: int, end: int) -> list[Any]:
         """Return what besides tokens distinguishes a block: adapter, media with offsets, and in the first the salt."""
-        media = [(digest.hex(), at - begin) for at, digest, num in self._media if at < end and begin < at + num]
+        media = [(digest.hex(), at - begin) for at, digest, num in self.media if at < end and begin < at + num]
         salt = "" if begin else self._salt.encode(errors="replace").decode()
         return [*filter(None, [self.lora]), *media, *filter(None, [salt])]

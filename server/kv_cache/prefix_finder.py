@@ -9,6 +9,8 @@ from collections.abc import Container, Sequence
 
 from ..config import CacheConfig
 from .blocks import NULL_BLOCK, BlockPool
+from .hashing import HashChain
+from .parts import Parts
 from .sequence_blocks import NO_PREFIX, Prefix
 from .state_slots import NO_STATE, TO_LOAD
 from .tiers import Tiers
@@ -37,18 +39,20 @@ class PrefixFinder:
 
     def __init__(self, config: CacheConfig, blocks: BlockPool, states: BlockPool | None) -> None:
         self._config, self._blocks, self._states = config, blocks, states
+        self.parts: Parts | None = None  # None: none are copied
         self._size, self._tags = config.block_size, group_tags(config)
         self._windowed = tuple(g for g, span in enumerate(config.groups) if span.window)
         self._whole = tuple(g for g, span in enumerate(config.groups) if not span.window)
 
-    def find(self, digests: Sequence[bytes], most: int) -> Prefix:
-        """Return the longest prefix of at most `most` blocks that is worth sharing."""
+    def find(self, chain: HashChain, token_ids: Sequence[int], most: int) -> Prefix:
+        """Return the longest prefix of at most `most` blocks that is worth sharing, and a part after it."""
+        digests = chain.digests
         own = self._longest(digests, most, self._blocks.cached, {} if self._states is None else self._states.cached)
         if self._blocks.tiers is not None and (num_blocks := self._longest(digests, most, *self._offers())) > own:
-            prefix = self._prefix(digests, num_blocks, own)
+            prefix = self._prefix(chain, token_ids, num_blocks, own)
             if self._is_worth_loading(prefix, digests):
                 return prefix
-        return self._prefix(digests, own, own) if own else NO_PREFIX
+        return self._prefix(chain, token_ids, own, own)
 
     def _offers(self) -> tuple[Container[bytes], Container[bytes]]:
         """Return containers of the blocks and of the states that are cached or worth loading."""
@@ -71,11 +75,15 @@ class PrefixFinder:
             num_blocks = shorter
         return num_blocks
 
-    def _prefix(self, digests: Sequence[bytes], num_blocks: int, num_own: int) -> Prefix:
-        tables = tuple(self._cached(group, digests, num_blocks) for group in range(len(self._tags)))
-        last = digests[num_blocks - 1]
-        state = NO_STATE if self._states is None else self._states.cached.get(last, TO_LOAD)
-        return Prefix(num_blocks, tables, state, num_own)
+    def _prefix(self, chain: HashChain, token_ids: Sequence[int], num_blocks: int, num_own: int) -> Prefix:
+        part = None if self.parts is None else self.parts.find(chain, token_ids, num_blocks)
+        if not num_blocks and part is None:
+            return NO_PREFIX
+        position = num_blocks * self._size + (part.num_tokens if part else 0)
+        digests = chain.digests[:num_blocks]
+        tables = tuple(self._cached(group, digests, position) for group in range(len(self._tags)))
+        state = NO_STATE if self._states is None else self._states.cached.get(digests[-1], TO_LOAD)
+        return Prefix(num_blocks, tables, state, num_own, part)
 
     def _is_worth_loading(self, prefix: Prefix, digests: Sequence[bytes]) -> bool:
         """Return whether loading all that a prefix lacks is predicted to be cheaper than computing its tokens."""
@@ -109,10 +117,11 @@ class PrefixFinder:
         seen = range(num_blocks - 1, self._num_behind(group, num_blocks * self._size) - 1, -1)
         return next((i for i in seen if digests[i] + tag not in cached), -1)
 
-    def _cached(self, group: int, digests: Sequence[bytes], num_blocks: int) -> Sequence[int]:
+    def _cached(self, group: int, digests: Sequence[bytes], position: int) -> Sequence[int]:
+        """Return the blocks of a prefix that the token at `position` sees."""
         cached, tag = self._blocks.cached, self._tags[group]
-        behind = self._num_behind(group, num_blocks * self._size)
-        return [NULL_BLOCK] * behind + [cached.get(digest + tag, TO_LOAD) for digest in digests[behind:num_blocks]]
+        behind = self._num_behind(group, position)
+        return [NULL_BLOCK] * behind + [cached.get(digest + tag, TO_LOAD) for digest in digests[behind:]]
 
     def _num_behind(self, group: int, position: int) -> int:
         return self._config.groups[group].num_behind(position) // self._size

@@ -31,6 +31,14 @@ class SequenceBlocks:
         self.state = SequenceState()
 
 
+class Part(NamedTuple):
+    """The first tokens of a cached block, with which a sequence begins a block of its own."""
+
+    num_tokens: int
+    blocks: tuple[int, ...]  # of each group
+    is_all: bool  # they are all that was computed in the block
+
+
 class Prefix(NamedTuple):
     """Cached blocks of a prefix, for each group; the null block replaces blocks that no later token looks at.
 
@@ -41,6 +49,7 @@ class Prefix(NamedTuple):
     tables: tuple[Sequence[int], ...]
     state: int = NO_STATE  # slot of the state after these blocks, where layers keep one
     num_own: int = 0  # blocks of the prefix that is found without a copy
+    part: Part | None = None  # tokens after these blocks
 
 
 NO_PREFIX = Prefix(0, ())

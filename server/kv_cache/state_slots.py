@@ -21,6 +21,7 @@ from .hashing import HashChain
 from .tiers import Tiers
 
 NO_STATE, TO_LOAD = 0, -1  # in place of a slot, or of a block: the null one, and one whose copy has to be loaded
+NO_STATES = NO_STATE, NO_STATE  # of a step, where no layer keeps a state
 
 
 class SequenceState:
@@ -160,4 +161,4 @@ def placed(
     states: StateSlots | None, state: SequenceState, tokens: tuple[int, int], num_prompt_tokens: int
 ) -> tuple[int, int]:
     """Return `StateSlots.place` of the tokens from the first number to the second; no slots where there are none."""
-    return (NO_STATE, NO_STATE) if states is None else states.place(state, *tokens, num_prompt_tokens)
+    return NO_STATES if states is None else states.place(state, *tokens, num_prompt_tokens)

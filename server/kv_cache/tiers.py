@@ -5,62 +5,23 @@ must match. Stores have the bytes (engine/blob_file.py). The first one is fastes
 to the next one. In each the least recently used copy goes first.
 
 A *mirror* is a copy of a blob that is still on the device, made at once so that it outlives the engine. Other copies
-are made when the device needs the room.
+are made when the device needs the room. Engines that hand requests over read each other's copies: see `Peer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, MutableMapping, Sequence
 from itertools import islice
 from math import inf
-from typing import Protocol
 
+from .events import CacheLog
 from .hashing import Blob
+from .stores import Peer, Store
 
 _LOOKS = 8  # oldest mirrors that are considered for replacement
 _LEAST_GAIN = 0.9  # a prefix is loaded if that is predicted to take less than this share of computing it
 _FULL = 4  # steps with less than such a part of the most prompt tokens are not measured
 _DECAY = 0.95  # weight of the steps before the last one in the measured speed of computation
-
-
-class Store(Protocol):
-    """Slots 0 .. num_slots - 1 for copies of one kind of blob. A store that fails returns False and raises nothing."""
-
-    num_slots: int
-    load_s: float  # predicted seconds of one load
-    transfers: dict[str, tuple[int, float]]  # bytes and seconds since the start, by direction
-
-    def open(self) -> Iterable[tuple[int, bytes]]:
-        """Begin to use the slots; return those that hold a copy of an earlier engine, with its name."""
-        ...
-
-    def save(self, slot: int, blob: Blob, place: int) -> bool:
-        """Copy the blob at `place` of the device into a slot."""
-        ...
-
-    def move(self, slot: int, source: Store, source_slot: int) -> bool:
-        """Copy a slot of another store, whole or not."""
-        ...
-
-    def raw(self, slot: int) -> tuple[bytes, bytes] | None:
-        """Return the seal and the content of a slot, whole or not; None when it cannot be read."""
-        ...
-
-    def load(self, slot: int, blob: Blob, place: int) -> bool:
-        """Copy a slot to `place` of the device, if it holds all of exactly this blob."""
-        ...
-
-    def relax(self) -> None:
-        """Move a prediction for which a copy was not loaded towards the first one, so that it is tried again."""
-        ...
-
-    def erase(self, slot: int) -> None:
-        """Make the slot hold nothing."""
-        ...
-
-    def clear(self) -> None:
-        """Erase all slots and release their memory."""
-        ...
 
 
 class PrefillRate:
@@ -86,6 +47,7 @@ class Tier:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.log: CacheLog | None = None  # None: nobody follows the copies
         self.begin()
 
     def begin(self) -> None:
@@ -96,15 +58,23 @@ class Tier:
     def find_left(self) -> None:
         """Take over the copies that an earlier engine has left."""
         self.slots = {name: slot for slot, name in self.store.open()}
+        for name in self.slots:
+            self.note(name, True)
         used = set(self.slots.values())
         self.free = [slot for slot in reversed(range(self.store.num_slots)) if slot not in used]
+
+    def note(self, name: bytes, is_there: bool) -> None:
+        """Log that there is a copy, or none any more."""
+        if self.log is not None:
+            self.log.note(name, self.store.medium, is_there)
 
     def touch(self, name: bytes) -> None:
         """Make a copy the most recently used one."""
         self.slots[name] = self.slots.pop(name)
 
-    def give_back(self, slot: int) -> None:
-        """Erase and free a slot."""
+    def drop(self, name: bytes, slot: int) -> None:
+        """Erase a copy and free its slot."""
+        self.note(name, False)
         self.store.erase(slot)
         self.free.append(slot)
 
@@ -117,10 +87,18 @@ class Tiers:
     """
 
     def __init__(
-        self, stores: Sequence[Store], rate: PrefillRate, num_mirrors: int = 0, takes_evicted: bool = True
+        self,
+        stores: Sequence[Store],
+        rate: PrefillRate,
+        num_mirrors: int = 0,
+        takes_evicted: bool = True,
+        peers: Sequence[Peer] = (),
     ) -> None:
         """`num_mirrors`: slots of the first store for mirrors; `takes_evicted`: copy what the device evicts."""
         self.tiers = tuple(Tier(store) for store in stores)
+        self.peers = peers
+        self._shown: list[tuple[Peer, MutableMapping[bytes, int]]] = []  # copies of peers when they were last asked
+        self._num_received = 0
         self.rate, self.num_mirrors, self._takes_evicted = rate, num_mirrors, takes_evicted
         self.mirrors: dict[bytes, int] = {}  # name and slot, oldest first
         self._is_open = False
@@ -139,9 +117,12 @@ class Tiers:
             slot = self._slot(0)
             if slot is not None and self._save(slot, blob, place):
                 self.mirrors[blob.name] = slot
+                self.tiers[0].note(blob.name, True)
 
     def leave(self, blob: Blob, place: int) -> None:
         """Copy a blob that the device forgets, unless there is a copy."""
+        if not self.tiers:
+            return
         self._open()
         first, mirror = self.tiers[0], self.mirrors.pop(blob.name, None)
         if mirror is not None:
@@ -150,12 +131,18 @@ class Tiers:
             first.touch(blob.name)
         elif self._takes_evicted and (slot := self._slot(0)) is not None and self._save(slot, blob, place):
             first.slots[blob.name] = slot
+            first.note(blob.name, True)
 
     def seconds(self, name: bytes) -> float:
-        """Return the predicted seconds of loading a copy; infinity if there is none."""
+        """Return the predicted seconds of loading a copy; infinity if there is none.
+
+        A peer's copy counts as free: that it is not computed again is what a hand-over is for.
+        """
         self._open()
         found = self._find(name)
-        return inf if found is None else found[0].store.load_s
+        if found is not None:
+            return found[0].store.load_s
+        return 0.0 if self._is_shown(name) else inf
 
     def is_worth(self, seconds: float, num_tokens: int) -> bool:
         """Return whether loading copies in `seconds` is predicted to be cheaper than computing so many tokens."""
@@ -165,8 +152,10 @@ class Tiers:
         """Return whether there is a copy that is worth loading instead of computing so many tokens."""
         self._open()
         found = self._find(name)
-        if found is None or self.is_worth(found[0].store.load_s, num_tokens):
-            return found is not None
+        if found is None:
+            return self._is_shown(name)
+        if self.is_worth(found[0].store.load_s, num_tokens):
+            return True
         found[0].store.relax()
         return False
 
@@ -180,7 +169,7 @@ class Tiers:
         """Copy a blob back to the device; return False, having dropped the copy, when it is not whole."""
         found = self._find(blob.name)
         if found is None:
-            return False
+            return self._receive(blob, place)
         tier, slot = found
         if not tier.store.load(slot, blob, place):
             self.forget(blob.name)
@@ -190,20 +179,25 @@ class Tiers:
 
     def forget(self, name: bytes) -> None:
         """Drop the copies of a blob."""
-        mirror = self.mirrors.pop(name, None)
-        if mirror is not None:
-            self.tiers[0].give_back(mirror)
-        for tier in self.tiers:
-            slot = tier.slots.pop(name, None)
-            if slot is not None:
-                tier.give_back(slot)
+        for tier, slots in [(self.tiers[0], self.mirrors), *((tier, tier.slots) for tier in self.tiers)]:
+            if name in slots:
+                tier.drop(name, slots.pop(name))
 
     def clear(self) -> None:
         """Drop all copies and release their memory."""
-        self.mirrors, self._is_open = {}, False
+        self.mirrors, self._is_open, self._shown = {}, False, []
         for tier in self.tiers:
             tier.begin()
             tier.store.clear()
+
+    def ask_peers(self) -> None:
+        """Find the copies that peers have now."""
+        self._shown = [(peer, peer.copies()) for peer in self.peers]
+
+    def take_received(self) -> int:
+        """Return the number of copies that peers gave since the last call."""
+        count, self._num_received = self._num_received, 0
+        return count
 
     def audit(self, cached: Container[bytes]) -> list[str]:
         """Return the violations, one line each; `cached` are the names on the device.
@@ -217,6 +211,22 @@ class Tiers:
             if sorted([*tier.free, *tier.slots.values(), *mirrors]) != [*range(tier.store.num_slots)]:
                 problems.append(f"tier {level}: free + used is not all")
         return problems
+
+    def transfers(self) -> list[dict[str, tuple[int, float]]]:
+        """Return the transfers of each store and peer."""
+        return [*[tier.store.transfers for tier in self.tiers], *[peer.transfers for peer in self.peers]]
+
+    def _is_shown(self, name: bytes) -> bool:
+        return any(name in copies for _, copies in self._shown)
+
+    def _receive(self, blob: Blob, place: int) -> bool:
+        for peer, copies in self._shown:
+            if blob.name in copies:
+                if peer.load(copies[blob.name], blob, place):
+                    self._num_received += 1
+                    return True
+                del copies[blob.name]  # the peer has reused the slot
+        return False
 
     def _open(self) -> None:
         if not self._is_open:
@@ -240,7 +250,7 @@ class Tiers:
         for name in list(islice(self.mirrors, _LOOKS)):
             slot = self.mirrors.pop(name)
             if not is_held(name):
-                self.tiers[0].give_back(slot)
+                self.tiers[0].drop(name, slot)
                 return True
             self.mirrors[name] = slot
         return False
@@ -254,6 +264,7 @@ class Tiers:
         if name is None:
             return None
         slot = tier.slots.pop(name)
+        tier.note(name, False)
         if level + 1 < len(self.tiers):
             self._move_down(level + 1, name, tier.store, slot)
         return slot
@@ -272,6 +283,7 @@ class Tiers:
             return
         if tier.store.move(slot, source, source_slot):
             tier.slots[name] = slot
+            tier.note(name, True)
         else:
             tier.free.append(slot)
 
@@ -279,8 +291,8 @@ class Tiers:
 def sum_transfers(tiers: Iterable[Tiers]) -> dict[str, tuple[int, float]]:
     """Return the bytes and seconds of all stores by direction."""
     sums: dict[str, tuple[int, float]] = {}
-    for store in (tier.store for each in tiers for tier in each.tiers):
-        for direction, (num_bytes, seconds) in [*store.transfers.items()]:  # a thread may add one meanwhile
+    for transfers in (each for tier in tiers for each in tier.transfers()):
+        for direction, (num_bytes, seconds) in [*transfers.items()]:  # a thread may add one meanwhile
             before = sums.get(direction, (0, 0.0))
             sums[direction] = before[0] + num_bytes, before[1] + seconds
     return sums

@@ -65,6 +65,8 @@ class EngineClient(Engine):
         self._end_reason = ""
         self.succession = Succession()
         self._on_death = on_death
+        self.divides: Callable[[Request], bool] = lambda _: False  # whether another engine goes on after a first token
+        self.hand_over: Callable[[OpenSequence], None] = lambda _: None  # called with each such sequence then
         self.publish: Callable[[list[Event]], None] = lambda _: None  # events of the prefix cache
         self._is_stopping = False
         self._is_restarting = False  # on request, not after a death
@@ -103,6 +105,7 @@ class EngineClient(Engine):
     def adopt(self, sequences: Iterable[OpenSequence]) -> None:
         """Compute sequences, new ones or those of another engine, as soon as the engine serves."""
         for sequence in sequences:
+            sequence.hands_over = not sequence.token_ids and self.divides(sequence.request)
             self.journal.add(sequence)
         self._send_ready()
 
@@ -225,6 +228,8 @@ class EngineClient(Engine):
             turn = Tokens([event for _, event, _ in taken], turn.report, [charge for *_, charge in taken])
         for observer in self._observers:
             observer(turn)
+        for each in self.journal.take_handed():  # before their readers have the token, and may abort them
+            self.hand_over(each)
         for sequence, event, charge in taken:
             if sequence is not None:
                 sequence.stream.put(event, charge)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ..errors import InvalidRequest
 from ..types import StepReport
 from .journal import OpenSequence
-from .messages import Tokens
+from .messages import EngineInfo, Tokens
 from .watchdog import EngineState
 
 RANK_HEADER = "X-data-parallel-rank"  # vLLM's name: the engine that a client or a router chose itself
@@ -44,6 +44,12 @@ class Engines:
     """All engines of a server."""
 
     clients: Sequence[Engine]  # by rank
+    infos: Sequence[EngineInfo] = ()  # of each engine, once it is ready
+
+    @property
+    def num_prefill(self) -> int:
+        """Number of first engines, which hand requests over after their first token; 0: none does."""
+        return self.infos[0].num_prefill if self.infos else 0
 
     @property
     def is_alive(self) -> bool:

@@ -2,12 +2,14 @@
 
 scheduler/router.py chooses the engine of a sequence; every other command goes to all engines. When an engine is killed
 from outside, its sequences move to other engines; after a fault they wait for its successor, so that a harmful request
-does not bring down the next engine.
+does not bring down the next engine. Of a disaggregated server, the first engines compute prompts and first tokens, and
+hand each request over to one of the others, which copies the KV blocks (kv_cache/tiers.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
@@ -20,6 +22,7 @@ from ..types import Request
 from .client import EngineClient
 from .engines import Engines
 from .handle import EngineHandle
+from .journal import OpenSequence
 from .messages import (
     AdapterCommand,
     AdapterReply,
@@ -45,8 +48,8 @@ class EngineGroups(Engines):
         self.clients: tuple[EngineClient, ...] = tuple(
             EngineClient(engine, healing, partial(self._take_over, rank)) for rank, engine in enumerate(engines)
         )
-        self.infos: Sequence[EngineInfo] = ()  # of each engine, once `start` has returned
         self._router: Router | None = None  # with one engine there is no choice
+        self._block_size = 0
 
     @property
     def num_open(self) -> int:
@@ -81,7 +84,7 @@ class EngineGroups(Engines):
         self._follow_states()
         ids = [request.request_id for request in requests]
         stream = stream or TokenStream(ids, self.abort)
-        stream.engines = places = {request.request_id: self._router.place(request, rank) for request in requests}
+        stream.engines = places = {each.request_id: self._place(self._router, each, rank) for each in requests}
         try:
             for index in sorted(set(places.values())):
                 self.clients[index].submit([r for r in requests if places[r.request_id] == index], stream)
@@ -160,10 +163,35 @@ class EngineGroups(Engines):
             log.error("the server is %s: %d of %d engines left; it must be restarted", phase, left, len(self.clients))
         if self._router is None or client.journal.is_trying or not any(each.is_up for each in self.clients):
             return
-        self._follow_states()
         for sequence in client.journal.clear():
-            self._router.end(sequence.request.request_id)
-            self.clients[self._router.place(sequence.request)].adopt([sequence])
+            self._move(self._router, sequence)
+
+    def _hand_over(self, sequence: OpenSequence) -> None:
+        """Let another engine continue a sequence that has its first token."""
+        assert self._router is not None
+        with contextlib.suppress(EngineDead):  # its stream has the error
+            self._move(self._router, sequence)
+
+    def _move(self, router: Router, sequence: OpenSequence) -> None:
+        self._follow_states()
+        router.end(sequence.request.request_id)
+        self.clients[self._place(router, sequence.resumed)].adopt([sequence])
+
+    def _place(self, router: Router, request: Request, rank: int | None = None) -> int:
+        """Return the engine of a request. Those that hand over get the divided ones, and what ends with its prompt."""
+        first, ends_at_once = self.num_prefill, request.pooling is not None or request.sampling.max_tokens == 1
+        computes_prompt = ends_at_once or self._is_divided(request)
+        among = range(first) if computes_prompt else range(first, len(self.clients))
+        return router.place(request, rank, among if first else ())
+
+    def _is_divided(self, request: Request) -> bool:
+        """Return whether one engine computes the first token and another one the rest.
+
+        It does not pay without a whole block to copy, and media would be encoded twice.
+        """
+        has_block = len(request.prompt_token_ids) >= self._block_size
+        continues = request.sampling.max_tokens > 1 and not request.generated_token_ids
+        return has_block and continues and request.pooling is None and not request.media
 
     def _follow_states(self) -> None:
         """Report to the router which engines take requests: those that serve or, if none does, those that will."""
@@ -183,6 +211,7 @@ class EngineGroups(Engines):
     def _route(self, info: EngineInfo) -> None:
         """Let a router choose engines from now on, by the events of all of them."""
         self._router = router = Router(len(self.clients), info.cache)
+        self._block_size = info.cache.block_size
 
         def record(tokens: Tokens) -> None:
             for event in tokens.events:
@@ -190,6 +219,8 @@ class EngineGroups(Engines):
 
         for client in self.clients:
             client.observe(record)
+        for client in self.clients[: info.num_prefill]:
+            client.divides, client.hand_over = self._is_divided, self._hand_over
 
 
 def merged(infos: Sequence[EngineInfo]) -> EngineInfo:

@@ -47,15 +47,16 @@ EngineMain = Callable[[EngineConfig, "EngineEnd | StageEnd"], int]
 
 @dataclass(frozen=True, slots=True)
 class EngineEnd:
-    """Objects that an engine's process gets from its parent: socket, heartbeat, and the cache that outlives it."""
+    """Objects that an engine's process gets from its parent: socket, heartbeat, and the caches that outlive engines."""
 
     socket: socket.socket
     heartbeat: SharedFile
     kept: SharedFile  # blocks kept by earlier engines, for later ones
     stages: tuple[Connection, ...] = ()  # to the stages behind the first, on this host
+    peers: tuple[SharedFile, ...] = ()  # the same of other engines, whose blocks this one may copy
 
     def close(self) -> None:
-        """Close this process's descriptors except `kept`, once the engine has its own. May be called twice."""
+        """Close this process's descriptors except caches, once the engine has its own. May be called twice."""
         self.socket.close()
         self.heartbeat.close()
         for each in self.stages:
@@ -82,16 +83,22 @@ class EngineHandle:
     """An engine's process, started at once so that the model loads while the parent imports the rest."""
 
     def __init__(
-        self, config: EngineConfig, main: EngineMain, mode: EngineMode = "process", kept: SharedFile | None = None
+        self,
+        config: EngineConfig,
+        main: EngineMain,
+        mode: EngineMode = "process",
+        kept: SharedFile | None = None,
+        peers: tuple[SharedFile, ...] = (),
     ) -> None:
-        """`kept` is the file of the predecessor, which may still live."""
+        """`kept` is the file of the predecessor, which may still live; `peers` are those of engines beside it."""
         self._config, self._main, self._mode, self.kept = config, main, mode, kept or SharedFile("kept-blocks", 0)
+        self._peers = peers
         self._killed: Death | None = None  # by `kill`
         own_end, engines_end = socket.socketpair()
         heartbeat = SharedFile("heartbeat", NUM_BYTES)
         pipeline = config.pipeline
         controls, stages = local_ends(1 if pipeline.addresses else pipeline.size)
-        self._end, self.frames = EngineEnd(engines_end, heartbeat, self.kept, controls), Frames(own_end)
+        self._end, self.frames = EngineEnd(engines_end, heartbeat, self.kept, controls, peers), Frames(own_end)
         self.heartbeat = Heartbeat(self._end.heartbeat)
         rank, size = config.data_parallel.rank, config.data_parallel.size
         self.name = "the engine" if size == 1 else f"engine {rank}"
@@ -143,7 +150,7 @@ class EngineHandle:
             info.cache.num_blocks + info.cache.num_source_blocks or self._config.num_blocks_override
         )  # 0 where the model only encodes
         config = replace(self._config, num_blocks_override=num_blocks, threads_alone=info.threads_alone)
-        return EngineHandle(config, self._main, self._mode, self.kept)
+        return EngineHandle(config, self._main, self._mode, self.kept, self._peers)
 
     def end(self) -> None:
         """Kill the process on request, which is not a fault."""
@@ -178,6 +185,16 @@ class EngineHandle:
             self._end.close()
         self.heartbeat.close()
         self.frames.close()
+
+
+def start_engines(configs: Sequence[EngineConfig], main: EngineMain, mode: EngineMode) -> list[EngineHandle]:
+    """Start the engines of a server. Where they hand requests over, each can read the blocks that the others keep."""
+    files = [SharedFile("kept-blocks", 0) for _ in configs]
+    read = files if configs[0].data_parallel.num_prefill else []
+    return [
+        EngineHandle(each, main, mode, own, tuple(file for file in read if file is not own))
+        for each, own in zip(configs, files, strict=True)
+    ]
 
 
 def _started_process(config: EngineConfig, main: EngineMain, stages: Sequence[StageEnd], end: EngineEnd) -> BaseProcess:

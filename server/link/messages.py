@@ -116,6 +116,7 @@ class EngineInfo:
     pipeline_parallel_size: int = 1  # stages, each of tensor_parallel_size cores
     num_instances: int = 1  # more where stages are on other hosts
     sound_shape: tuple[int, ...] = ()  # channels and frames of `Request.media`; (): it reads no sound
+    num_prefill: int = 0  # first engines of the server, which hand requests over after the first token; 0: none does
     max_source_len: int = 0  # positions of the encoder whose states the decoder attends to; 0: there is none
 
     @property

@@ -87,6 +87,8 @@ class ServingShape:
     wide_modules: frozenset[str] = frozenset()
     from_values: bool = True  # see WeightFormats
     fills_first_core: bool = False  # see Stack
+    draft: tuple[ModelSpec, ServingShape] | None = None  # a model that drafts for this one, and its passes
+    is_draft: bool = False  # its keys and values are beside another model's, whose group keeps all tokens
 
     @property
     def kv_dtype(self) -> KVCacheDtype:
@@ -125,7 +127,7 @@ class ServingShape:
 
     def kv_groups(self, model: ModelSpec, tp: int) -> KVGroups:
         """Return how the layers of `model` on `tp` cores share the blocks of the KV cache."""
-        sizes = self.max_model_len, self.block_size, self.limits.num_tokens
+        sizes = self.max_model_len, self.block_size, self.max_model_len if self.is_draft else self.limits.num_tokens
         if len(model.attentions) == 1:
             return KVGroups.of(model, *sizes)
         return KVGroups.of(
@@ -145,6 +147,7 @@ class Footprint:
     kv_block: int
     min_blocks: int  # one sequence of the full length with its encoding, and the null block
     groups: KVGroups
+    draft_block: int = 0  # bytes of `kv_block` that are a draft model's
 
     @classmethod
     def of(cls, model: ModelSpec, tp: int, shape: ServingShape, lnc: int = 1) -> Footprint:
@@ -152,8 +155,10 @@ class Footprint:
         share, source = CoreShare.of(model, tp), model.source
         graphs = Graphs(GRAPHS, model.num_layers, tp, lnc)
         weights = weight_bytes(model, tp, shape.formats)
+        draft = None if shape.draft is None else cls.of(shape.draft[0], tp, shape.draft[1], lnc)
         lines = (
             Line("weights", "weights", weights),
+            *(() if draft is None else (Line("weights", "draft model", draft.fixed["weights"]),)),
             *_adapters(model, tp, shape),
             *_states(model, share, shape),
             *_scratchpad(model, share, shape, lnc),
@@ -170,7 +175,8 @@ class Footprint:
         layer = max(each.num_tensors * row for each, row in rows)
         groups = shape.kv_groups(model, tp)
         block = groups.block_layers * layer * shape.block_size
-        return cls(lines, first, block, groups.blocks_of(shape.max_model_len) + 1, groups)
+        drafts, longest = 0 if draft is None else draft.kv_block, groups.blocks_of(shape.max_model_len)
+        return cls(lines, first, block + drafts, longest + 1, groups, drafts)
 
     def lines_of(self, core: int) -> tuple[Line, ...]:
         """Return the entries of a core, counted from 0 in its group."""
@@ -201,7 +207,9 @@ class Footprint:
     def enter(self, ledger: MemoryLedger, num_blocks: int) -> None:
         """Enter all lines on every core of `ledger`. Raises DeviceMemoryError when they do not fit."""
         for core in range(ledger.num_cores):
-            for line in (*self.lines_of(core), Line("kv", "blocks", num_blocks * self.kv_block)):
+            own = Line("kv", "blocks", num_blocks * (self.kv_block - self.draft_block))
+            beside = Line("kv", "draft model's part of the blocks", num_blocks * self.draft_block)
+            for line in (*self.lines_of(core), own, *((beside,) if self.draft_block else ())):
                 ledger.reserve(core, *line)
 
 
@@ -209,7 +217,10 @@ def vision_shape(model: ModelSpec, shape: ServingShape) -> ServingShape:
     """Return the shape of a vision encoder's step: the largest picture, or one whose vectors fill a context."""
     assert model.vision is not None
     patches = min(MAX_PATCHES, shape.max_model_len * model.vision.merge**2)
-    return ServingShape(shape.dtype, patches, CHUNK, StepLimits(patches, 0, shape.limits.num_workers))
+    own = ServingShape(shape.dtype, patches, CHUNK, StepLimits(patches, 0, shape.limits.num_workers))
+    if shape.quantization != "int8" or not shape.from_values:  # others compute no faster, or less exactly
+        return own
+    return replace(own, quantization="int8", modules_to_not_convert=shape.modules_to_not_convert)
 
 
 def vision_blocks(patches: int) -> tuple[int, int]:

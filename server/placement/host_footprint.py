@@ -207,11 +207,17 @@ class HostFootprint:
         layer = tp * kv_layer_bytes(model, shard, shape.kv_dtype, shape.block_size)
         if model.source is not None:
             _add_source(fixed, model.source, tp, shape)
-        elif not model.is_encoder:  # keys and values of texts that the engine also encodes, one layer at a time
+        elif not (model.is_encoder or shape.is_draft):  # one layer's keys of texts that the engine also encodes
             texts = shape.limits.num_text_blocks(shape.block_size)
             fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
         fixed["activations"] += vision_bytes(model, shape)
-        return cls(fixed, shape.kv_groups(model, tp).block_layers * layer, layer)
+        block = shape.kv_groups(model, tp).block_layers * layer
+        if shape.draft is not None:
+            drafting, passes = shape.draft
+            draft = cls.of(drafting, ShardSpec.of(drafting, tp), passes)
+            fixed = {use: fixed.get(use, 0) + draft.fixed.get(use, 0) for use in fixed | draft.fixed}
+            block += draft.kv_block + shape.block_size  # and a byte for each position, whether it is computed
+        return cls(fixed, block, layer)
 
     def total(self, num_blocks: int) -> int:
         """Return the bytes with `num_blocks` KV blocks."""

@@ -69,15 +69,9 @@ class Fleet:
         Replicas of `tried` are the last choice. Waits while none is up. Raises Unavailable.
         """
         await self.until_up()
-        avoided = [replica.number for replica in tried if replica.is_up]
-        for number in avoided if len(avoided) < len(self.up) else ():
-            self.ledger.pause(number)
-        try:
-            number = self.ledger.place_prompt(name, prompt.digests, prompt.num_tokens, session)
-        finally:
-            for number_tried in avoided:
-                self.ledger.go_on(number_tried)
-        return self.replicas[number]
+        untried = [replica.number for replica in self.up if replica not in tried] if tried else ()
+        asked = name, prompt.digests, prompt.num_tokens, session
+        return self.replicas[self.ledger.place_prompt(*asked, among=untried)]
 
     async def first(self, tried: Collection[Replica] = ()) -> Replica:
         """Return the first replica that is up and not among `tried`. Waits and raises as `place`."""

@@ -110,16 +110,25 @@ class Router:
         """Number of requests that were placed and have not ended."""
         return len(self._open)
 
-    def place(self, request: Request, wanted: int | None = None) -> int:
-        """Choose an engine for `request`, whose id must not be open, and count it there; `wanted` fixes the engine.
+    def place(self, request: Request, wanted: int | None = None, among: Sequence[int] = ()) -> int:
+        """Choose an engine for `request`, whose id must not be open, and count it there.
+
+        `wanted` fixes the engine; `among` are those of which one is chosen while any is alive, () = all.
 
         Raises EngineDead when that engine, or every engine, is dead.
         """
         num_tokens = len(request.prompt_token_ids)
-        return self.place_prompt(request.request_id, self._digests(request), num_tokens, request.session, wanted)
+        digests = self._digests(request)
+        return self.place_prompt(request.request_id, digests, num_tokens, request.session, wanted, among)
 
     def place_prompt(
-        self, name: str, digests: Sequence[bytes], num_tokens: int, session: str = "", wanted: int | None = None
+        self,
+        name: str,
+        digests: Sequence[bytes],
+        num_tokens: int,
+        session: str = "",
+        wanted: int | None = None,
+        among: Sequence[int] = (),
     ) -> int:
         """Choose as `place` does for a prompt of `num_tokens`, whose whole blocks have `digests`."""
         assert name not in self._open
@@ -128,7 +137,8 @@ class Router:
         if wanted is not None and not self._engines[wanted].is_alive:
             raise EngineDead(f"Engine {wanted} has ended; the others take requests that do not ask for it.")
         home = self._sessions.get(session) if session else None
-        index = self._choose(findable, num_tokens, home) if wanted is None else wanted
+        some = [index for index in among if self._engines[index].is_alive]
+        index = self._choose(findable, num_tokens, home, some) if wanted is None else wanted
         num_pending = self._view(index, findable, num_tokens).num_uncached_tokens
         self._remember(index, digests)
         if session:
@@ -208,15 +218,15 @@ class Router:
         engine.num_open_tokens += entry.num_tokens
         engine.num_pending_tokens += entry.num_pending
 
-    def _choose(self, findable: Sequence[bytes], num_tokens: int, home: int | None) -> int:
-        """Choose among all engines. An engine without a hit can win only as the least loaded, so few are compared.
+    def _choose(self, findable: Sequence[bytes], num_tokens: int, home: int | None, some: Sequence[int]) -> int:
+        """Choose among `some` engines, or all. One without a hit can win only as the least loaded, so few are compared.
 
         `home` is the engine of the request's session, which is taken to have the whole prompt.
         """
         holders = self._holders.get(findable[0], set()) if findable else set()
-        indices = sorted({self._least_loaded()} | holders | ({home} if home is not None else set()))
+        indices = some or sorted({self._least_loaded()} | holders | ({home} if home is not None else set()))
         views = [self._view(index, findable, num_tokens) for index in indices]
-        if home is not None:
+        if home in indices:
             at = indices.index(home)
             views[at] = views[at]._replace(num_uncached_tokens=0)
         return indices[choose(views)]

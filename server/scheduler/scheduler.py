@@ -100,7 +100,7 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
             raise ValueError(f"request {request.request_id} is open already")
-        blocks = self._cache.open(request.cache_salt, request.lora, request.media)
+        blocks = self._cache.open(request.cache_salt, request.lora, request.media, bool(request.generated_token_ids))
         order = self._service.order(request, self._size.rates.prompt_token_s)
         whole = request.media if self._config.has_whole_pictures else ()
         seq = self._open[request.request_id] = Sequence(request, blocks, order, encoded, whole)
@@ -158,7 +158,7 @@ class Scheduler:
         self, placed: Collection[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
     ) -> list[TokenEvent]:
         events, self._pending_events = self._pending_events, []
-        size = self._cache.config.block_size
+        size, has_drops = self._cache.config.block_size, self._cache.has_drops
         for each in placed:
             seq = self._open.get(each.request_id)
             if seq is None:  # it was aborted while the step was in flight
@@ -166,7 +166,8 @@ class Scheduler:
             seq.num_computed_tokens += len(each.token_ids)
             if seq.num_computed_tokens // size != seq.blocks.num_named:
                 self._cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens)
-            self._cache.drop(seq.blocks, seq.num_computed_tokens)
+            if has_drops:
+                self._cache.drop(seq.blocks, seq.num_computed_tokens)
             if each.needs_sample:
                 events.append(self._accept(seq, sampled[each.request_id], now))
         return events
@@ -216,7 +217,7 @@ class Scheduler:
     def _preempt(self, seq: Sequence, step: StepDraft) -> None:
         """Move a sequence back to waiting and free its blocks. Its tokens stay; cached blocks save computing them."""
         self._running.remove(seq)
-        self._cache.free(seq.blocks)
+        self._cache.free(seq.blocks, seq.token_ids, seq.num_computed_tokens)
         seq.rewind()
         self._waiting.add(seq)
         step.preempted.append(seq.request.request_id)
@@ -227,6 +228,7 @@ class Scheduler:
                 return
             is_new = not seq.was_admitted
             if self._fits(seq):
+                step.received += self._cache.take_received(seq.request.request_id)
                 self._waiting.remove(seq)
                 self._running.add(seq)
                 seq.is_running = True
@@ -246,8 +248,7 @@ class Scheduler:
         The spare blocks keep admission and preemption from undoing each other's work. A refusal is remembered until
         a block is released (so also when fewer sequences run) or named, so that a queue costs a decode step nothing.
         """
-        cache = self._cache
-        attempt = (seq, cache.num_gains)
+        cache, attempt = self._cache, (seq, self._cache.num_gains)
         if attempt == self._stuck:
             return False
         while True:
@@ -260,7 +261,7 @@ class Scheduler:
             if cache.load(seq.blocks, seq.token_ids, prefix):
                 break
             cache.free(seq.blocks)  # a damaged copy, which is dropped by now
-        seq.num_scheduled_tokens = seq.num_computed_tokens = prefix.num_blocks * cache.config.block_size
+        seq.num_scheduled_tokens = seq.num_computed_tokens = cache.num_tokens(prefix)
         if not seq.was_admitted:
             seq.was_admitted = True
             seq.num_cached_tokens = seq.num_computed_tokens
@@ -285,7 +286,7 @@ class Scheduler:
             self._close(seq)
         reason, stop_reason = finish or (None, None)
         index, tail = num_generated - 1, (seq.num_cached_tokens, sampled.logprobs, None, seq.take_prompt_logprobs())
-        return TokenEvent(request.request_id, token_id, index, now, reason, stop_reason, *tail)
+        return TokenEvent(request.request_id, token_id, index, now, reason, stop_reason, *tail, None, seq.drafts)
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
         """End a sequence without a token."""
@@ -296,4 +297,4 @@ class Scheduler:
     def _close(self, seq: Sequence) -> None:
         del self._open[seq.request.request_id]
         (self._running if seq.is_running else self._waiting).remove(seq)
-        self._cache.free(seq.blocks)
+        self._cache.free(seq.blocks, seq.token_ids, seq.num_computed_tokens)

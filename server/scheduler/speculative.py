@@ -12,17 +12,24 @@ from collections.abc import Collection, Mapping
 from ..config import SchedulerConfig
 from ..kv_cache.manager import KVCacheManager
 from ..types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenEvent
-from .drafts.speculator import NO_DRAFTS, Speculator
+from .drafts.model_speculator import ModelSpeculator
+from .drafts.speculator import NO_PASSES, Speculator
 from .scheduler import Scheduler
-from .sequence import Sequence
+from .sequence import Sequence, decoding
 from .step import StepDraft
 
-_SEEN_STEPS = 4  # steps without drafts of which one is looked at for its cost
+_SEEN_STEPS = 8  # steps without drafts of which one is looked at for its cost
 
 
 def scheduler_of(config: SchedulerConfig, cache: KVCacheManager) -> Scheduler:
     """Return the scheduler that `config` asks for."""
     return Scheduler(config, cache) if config.speculation is None else SpeculativeScheduler(config, cache)
+
+
+def passes_of(plan: StepPlan, draft_s: float) -> tuple[int, int, float]:
+    """Return the sequences that a draft model has drafted for in a step, its passes, and `draft_s`, their time."""
+    counts = [seq.num_drafts for seq in plan.decode if seq.num_drafts] if draft_s else []
+    return (len(counts), max(counts), draft_s) if counts else NO_PASSES
 
 
 class SpeculativeScheduler(Scheduler):
@@ -31,24 +38,38 @@ class SpeculativeScheduler(Scheduler):
     def __init__(self, config: SchedulerConfig, cache: KVCacheManager) -> None:
         super().__init__(config, cache)
         assert config.speculation is not None
-        self._speculator = Speculator(config.speculation, config)
+        made = ModelSpeculator if config.speculation.method == "draft_model" else Speculator
+        self._speculator: ModelSpeculator | Speculator = made(config.speculation, config)
+        self._drafted: dict[int, int] = {}  # rows of each step in flight with drafts
+        self._seen: tuple[int, int | None, float] | None = None  # rows, tokens and begin of a step to be learnt from
+        self._passes = NO_PASSES  # of a draft model in that step
         self._has_drafts = False  # of the step that is applied
         self._further: Mapping[str, tuple[SampledToken, ...]] = {}  # of the step that is applied
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
-        num_rows = sum([len(seq.token_ids) for seq in plan.decode])
-        self._has_drafts, self._further = num_rows > len(plan.decode), result.further
-        if self._has_drafts or plan.step_id % _SEEN_STEPS == 0:
-            # Of real time, so that the work of the scheduler for each row counts too.
-            self._speculator.observe(plan, num_rows, max(result.elapsed_s, now - plan.time))
-        return super().apply(plan, result, now)
+        num_rows = self._drafted.pop(plan.step_id, 0)
+        self._has_drafts, self._further = num_rows > 0, result.further
+        events = super().apply(plan, result, now)
+        self._seen = None
+        if plan.prefill or plan.admitted:
+            self._speculator.wakes = 0
+        elif self._open and (num_rows or plan.step_id % _SEEN_STEPS == 0):
+            self._seen = num_rows or len(plan.decode), len(events) if num_rows else None, plan.time
+            self._passes = passes_of(plan, result.draft_s)
+        return events
 
     def _place_decodes(self, step: StepDraft) -> None:
-        seqs = [seq for seq in self._running if seq.is_decode]
-        # Of the budget, each running sequence keeps a token.
-        if found := self._speculator.drafts(seqs, step.budget - len(self._running)):
-            step.drafts = {seq: self._fitting(seq, drafts) for seq, drafts in found.items()}
+        if self._seen is not None:  # up to here, so that all of the host's work for each row counts too
+            self._speculator.observe(*self._seen[:2], step.time - self._seen[2], self._passes)
+        step_id = self._step_id + 1
+        if self._speculator.wakes <= step_id:
+            seqs = decoding(self._running, self._config.num_batches)
+            # Of the budget, each running sequence keeps a token.
+            if found := self._speculator.drafts(seqs, step.budget - len(self._running), step_id):
+                step.drafts = {seq: self._fitting(seq, drafts) for seq, drafts in found.items()}
         super()._place_decodes(step)
+        if step.drafts:
+            self._drafted[step_id] = sum([len(seq.token_ids) for seq in step.decode])
 
     def _fitting(self, seq: Sequence, drafts: tuple[int, ...]) -> tuple[int, ...]:
         """Return the drafts that have blocks. They take free ones, if one is left for each running sequence."""
@@ -65,25 +86,25 @@ class SpeculativeScheduler(Scheduler):
     ) -> list[TokenEvent]:
         if not self._has_drafts:
             return super()._apply(placed, sampled, now)
-        events: list[TokenEvent] = []
+        firsts: list[ScheduledSeq] = []
         for each in placed:
-            further = self._further.get(each.request_id, ())
             if each.num_drafts and (seq := self._open.get(each.request_id)) is not None:
-                self._speculator.count(seq, each.num_drafts, len(further))
+                num_accepted, (verified, accepted) = len(self._further.get(each.request_id, ())), seq.drafts
+                seq.drafts = verified + each.num_drafts, accepted + num_accepted
+                self._speculator.count(seq, each.num_drafts, num_accepted)
                 if self._cache.states is not None:
-                    self._cache.states.accept(seq.blocks.state, each.start, 1 + len(further))
-            first = each._replace(token_ids=each.token_ids[: len(each.token_ids) - each.num_drafts])
-            events += super()._apply((first,), sampled, now)
-            for token in further:
-                if each.request_id in self._open:  # else an accepted draft was its last token
-                    self._open[each.request_id].num_scheduled_tokens += 1
-                    events += super()._apply((first,), {each.request_id: token}, now)
+                    self._cache.states.accept(seq.blocks.state, each.start, 1 + num_accepted)
+                firsts.append(each._replace(token_ids=each.token_ids[: len(each.token_ids) - each.num_drafts]))
+            else:
+                firsts.append(each)
+        events = super()._apply(firsts, sampled, now)
+        for i in range(max(map(len, self._further.values()), default=0)):
+            # An accepted draft may have been the last token of its sequence.
+            tokens = {id_: tokens[i] for id_, tokens in self._further.items() if i < len(tokens) and id_ in self._open}
+            for request_id in tokens:
+                self._open[request_id].num_scheduled_tokens += 1
+            events += super()._apply([each for each in firsts if each.request_id in tokens], tokens, now)
         return events
-
-    def _accept(self, seq: Sequence, sampled: SampledToken, now: float) -> TokenEvent:
-        counts = self._speculator.add(seq, sampled.token_id)
-        event = super()._accept(seq, sampled, now)
-        return event if counts is NO_DRAFTS else event._replace(drafts=counts)
 
     def _close(self, seq: Sequence) -> None:
         super()._close(seq)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..kv_cache.manager import KVCacheManager
-from ..kv_cache.state_slots import NO_STATE, StateSlots, placed
+from ..kv_cache.state_slots import NO_STATES, StateSlots, placed
 from ..types import ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 from .sequence import Sequence
 
@@ -23,6 +23,7 @@ class StepDraft:
         "max_prompts",
         "preempted",
         "prefill",
+        "received",
         "received_time",
         "room",
         "states",
@@ -52,6 +53,7 @@ class StepDraft:
         self.preempted: list[str] = []
         self.lacks_blocks = False  # a sequence was preempted for the blocks of another
         self.admitted: list[str] = []
+        self.received: list[tuple[str, int, int]] = []
         self.received_time: float | None = None
 
     def admit(self, seq: Sequence) -> None:
@@ -109,7 +111,7 @@ class StepDraft:
                 None,
                 request.media,
                 seq.encoded,
-                self._row_states(seq, 1 + len(drafts)) if drafts else self._state(seq, start, start + 1),
+                NO_STATES if self.states is None else self._row_states(seq, 1 + len(drafts)),
                 len(drafts),
             )
         )
@@ -120,9 +122,10 @@ class StepDraft:
         return placed(self.states, seq.blocks.state, (start, end), seq.num_prompt_tokens)
 
     def _row_states(self, seq: Sequence, count: int) -> tuple[int, ...]:
-        """Return the slots before and after each of `count` tokens, where layers keep a state."""
-        if self.states is None:
-            return NO_STATE, NO_STATE
+        """Return the slots before and after each of `count` tokens of a sequence that decodes."""
+        assert self.states is not None
+        if count == 1:
+            return self._state(seq, seq.num_scheduled_tokens, seq.num_scheduled_tokens + 1)
         return self.states.place_row(seq.blocks.state, seq.num_scheduled_tokens, count, seq.num_prompt_tokens)
 
     @property
@@ -142,6 +145,7 @@ class StepDraft:
             tuple(self.admitted),
             self.time,
             self.received_time,
+            received=tuple(self.received),
         )
 
 

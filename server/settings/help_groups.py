@@ -15,8 +15,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "mmproj",
     ),
     "accelerator": (
-        *("device", "tensor_parallel_size", "data_parallel_size", "max_model_len", "max_num_seqs", "kv_cache_dtype"),
-        *("enable_prefix_caching", "speculative_config", "pace", "stack", "strict_device", "cpu_threads"),
+        *("device", "tensor_parallel_size", "data_parallel_size", "disaggregate", "max_model_len", "max_num_seqs"),
+        *("kv_cache_dtype", "enable_prefix_caching", "speculative_config", "pace", "stack", "strict_device"),
+        "cpu_threads",
     ),
     "HTTP": ("host", "port", "api_key", "api_keys_file", "ssl_certfile", "ssl_keyfile", "allowed_origins", "console"),
     "answers": ("tool_call_parser", "reasoning_parser", "max_queue_delay", "ttft_slo_ms", "tpot_slo_ms"),

@@ -82,7 +82,8 @@ class ModelSettings(TimeSettings):
         """Return settings that follow from Neuron's own configuration."""
         additional, override = (as_json(given.get(name)) for name in ("additional_config", "override_neuron_config"))
         length = str(given.get("max_model_len", ""))
-        return read_knobs(additional, override, variables, int(length) if length.isdecimal() else None).implied
+        knobs = read_knobs(additional, override, variables, int(length) if length.isdecimal() else None)
+        return {**super().implied(given, variables), **knobs.implied}
 
     @property
     def neuron(self) -> NeuronKnobs:

@@ -1,16 +1,18 @@
-"""Settings of copies of KV blocks, for a successor and of blocks that have left the device, and of KV events."""
+"""Settings of copies of KV blocks, for a successor, other engines, and after they left the device; and of KV events."""
 
 from __future__ import annotations
 
-from typing import Self, TypedDict
+from collections.abc import Mapping
+from typing import Any, Self, TypedDict
 
 from pydantic import Field, model_validator
 
 from ..api.config import KvEventsConfig
+from ..config.disaggregation import Disaggregation
 from ..config.offload import OffloadConfig
 from ..host.memory import GIB
 from ..typed_json import convert, parse
-from .base import File, Settings
+from .base import File, Implied, Settings
 from .model import Json
 
 
@@ -28,7 +30,7 @@ class OffloadSettings(Settings):
         None,
         ge=0,
         le=1_000_000,
-        description="GiB of KV blocks kept for an engine's successor (default: 0.25 where copies are cheap)",
+        description="GiB of KV blocks kept for an engine's successor (default: 0.25 where cheap; 1 with disaggregate)",
     )
     kv_offloading_size: float = Field(
         0, ge=0, le=1_000_000, description="GiB of host memory for KV blocks that have left the device"
@@ -38,7 +40,24 @@ class OffloadSettings(Settings):
     )
     kv_offloading_dir_size: float = Field(16, gt=0, le=1_000_000, description="most GiB in kv_offloading_dir")
 
+    disaggregate: str | None = Field(
+        None,
+        description="prefill:P,decode:D: P engines compute prompts, and hand them over to D that decode (default: each "
+        "does both); sets data_parallel_size",
+    )
     kv_events_config: Json = Field(None, description="JSON with vLLM's keys (default: no KV events)")
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Implied]:
+        """Return the number of engines of a disaggregated server too. Raises SettingsError."""
+        found, text = super().implied(given, variables), given.get("disaggregate")
+        total = 0 if text is None else Disaggregation.parse(str(text)).total
+        return {**found, "data_parallel_size": Implied(total, "--disaggregate")} if total else found
+
+    @property
+    def num_prefill(self) -> int:
+        """Number of engines that hand requests over, which are the first; 0: none does."""
+        return 0 if self.disaggregate is None else Disaggregation.parse(self.disaggregate).num_prefill
 
     @model_validator(mode="after")
     def _events_can_be_published(self) -> Self:

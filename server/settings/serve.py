@@ -249,7 +249,7 @@ class ServeSettings(
                 whole,
                 cpu_threads=max(1, ends[rank + 1] - ends[rank]),
                 cpus=whole.cpus[ends[rank] : ends[rank + 1]],
-                data_parallel=DataParallel(rank, size, share),
+                data_parallel=DataParallel(rank, size, share, self.num_prefill),
             )
             for rank in range(size)
         )

@@ -48,6 +48,7 @@ def _checked(config: SpeculationConfig, is_synthetic: bool, given: Collection[st
     for name, (least, most) in _LIMITS.items():
         if not least <= getattr(config, name) <= most:
             raise SettingsError(f"{NAME}: {name} is {getattr(config, name)}: it must be {least} to {most}")
+    _require_model(config, given)
     if config.prompt_lookup_min > config.prompt_lookup_max:
         if "prompt_lookup_max" in given and "prompt_lookup_min" in given:
             values = f"prompt_lookup_min is {config.prompt_lookup_min}, prompt_lookup_max {config.prompt_lookup_max}"
@@ -60,6 +61,16 @@ def _checked(config: SpeculationConfig, is_synthetic: bool, given: Collection[st
     if length is not None and not 1 <= length <= most:
         raise SettingsError(f"{NAME}: synthetic_acceptance_length is {length}: it must be 1 to {most}")
     return config
+
+
+def _require_model(config: SpeculationConfig, given: Collection[str]) -> None:
+    is_drafted = config.method == "draft_model"
+    for name in ("model", "num_speculative_tokens"):
+        if is_drafted and name not in given:
+            raise SettingsError(f"{NAME}: method draft_model needs {name}")
+    for name in ("model", "quantization"):
+        if not is_drafted and name in given:
+            raise SettingsError(f"{NAME}: {name} is for method draft_model, and method is {config.method}")
 
 
 def _require_known(what: str, given: Any, offered: Collection[str]) -> None:

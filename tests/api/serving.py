@@ -116,14 +116,15 @@ class FakeEngine:
     adapters: None = None
     pooling: None = None  # it encodes nothing
     encodings: None = None  # no request waits for an encoder
-    give_back: None = None  # and has no memory
+    copy_block: Callable[[int, int], None] | None = None
     blocks: FakeRunner | None = None
+    give_back: None = None  # it has no memory
     states: None = None
 
 
 def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:
-    """The loader of the tests. `device` asks for more: `fail`, `crash`, `hang`, `echo`, `slow:SECONDS`, `hold:FILE` or
-    `poison:TOKEN:SIGNAL`."""
+    """The loader of the tests. `device` asks for more: `fail`, `crash`, `hang`, `echo`, `slow:SECONDS`, `hold:FILE`,
+    `poison:TOKEN:SIGNAL` or `parts`, which begins sequences inside of cached blocks."""
     report("loading the fake model")
     if config.device == "fail":
         raise StartError("the model does not fit: it needs 99 GiB, the core has 16 GiB")
@@ -151,7 +152,9 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         reads_pictures=model.get("model_type") == "qwen3_vl",
     )
     fake, pricer = FakeRunner(cache, VOCAB_SIZE), small_pricer(config.max_num_seqs, max_model_len)
-    return FakeEngine(paced_runner(config.device, fake), cache, scheduler, info, pricer, blocks=fake)
+    copy_block = fake.copy if config.device == "parts" else None
+    runner = paced_runner(config.device, fake)
+    return FakeEngine(runner, cache, scheduler, info, pricer, copy_block=copy_block, blocks=fake)
 
 
 def paced_runner(device: str, runner: Runner) -> Runner:

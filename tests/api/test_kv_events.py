@@ -80,6 +80,7 @@ class Router:
             each.connect(endpoint)
         self.payloads: dict[int, bytes] = {}
         self.blocks: dict[bytes | int, BlockStored] = {}  # by hash, an event of this block alone
+        self.copies: dict[str, set[bytes | int]] = {}  # hashes by medium
 
     def receive(self) -> tuple[bytes, int, Batch]:
         """The next message."""
@@ -114,6 +115,13 @@ class Router:
         match event:
             case AllBlocksCleared():
                 self.blocks.clear()
+                self.copies.clear()
+            case BlockStored(medium=str(medium)) if medium != "GPU":
+                assert (event.parent_block_hash, event.token_ids, event.block_size) == (None, [], BLOCK)
+                self.copies.setdefault(medium, set()).update(event.block_hashes)
+            case BlockRemoved(medium=str(medium)) if medium != "GPU":
+                assert self.copies[medium] >= set(event.block_hashes)
+                self.copies[medium].difference_update(event.block_hashes)
             case BlockRemoved(block_hashes=hashes):
                 for each in hashes:
                     del self.blocks[each]
@@ -195,6 +203,32 @@ def test_a_router_knows_what_every_prompt_finds(checkpoint: Path) -> None:
         until(lambda: bool(seen.catch_up()))
         assert not seen.blocks
         assert ask(server, text(1, 300)) == 0
+
+
+def test_a_router_knows_what_the_tiers_have(checkpoint: Path, tmp_path: Path) -> None:
+    few = "--num-gpu-blocks-override", "24"
+    tiers = "--kv-offloading-size", "0.00003", "--kv-offloading-dir", str(tmp_path)  # 32 kB are 75 copies
+    with running_server(checkpoint, *options(), *few, *tiers) as server, router(server) as seen:
+        found: set[bytes | int] = set()
+        for number in range(13):
+            ask(server, text(number, 400))
+            seen.catch_up()
+            found |= seen.blocks.keys()
+        assert seen.copies["CPU"] | seen.copies["STORAGE"] == found - seen.blocks.keys()
+        assert 0 < len(seen.copies["CPU"]) < 80
+        assert not seen.copies["CPU"] & seen.copies["STORAGE"]
+        httpx.post(f"{server.url}/reset_prefix_cache").raise_for_status()
+        until(lambda: bool(seen.catch_up()))
+        assert not seen.copies
+
+
+def test_parts_of_blocks_are_found_and_not_published(checkpoint: Path) -> None:
+    with running_server(checkpoint, *options(), "--device", "parts") as server, router(server) as seen:
+        assert ask(server, text(0, 310)) == 0
+        seen.catch_up()
+        assert seen.cached(tokens_of(server, text(0, 310))) == 288
+        assert ask(server, text(0, 310)) == 309
+        assert ask(server, text(0, 310)[:141] + "#") == 141
 
 
 def test_a_gap_is_replayed_as_far_as_batches_are_kept(checkpoint: Path) -> None:

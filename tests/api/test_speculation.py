@@ -48,7 +48,11 @@ def servers(kernel_cache: str) -> Iterator[tuple[Server, dict[str, Server]]]:
     """A server without drafts, and one with each method."""
     with ExitStack() as stack:
         cache = ("--kernel-cache-dir", kernel_cache)
-        methods = {"ngram": {"method": "ngram", "prompt_lookup_min": 2}, "suffix": {"method": "suffix"}}
+        methods: dict[str, dict[str, Any]] = {
+            "ngram": {"method": "ngram", "prompt_lookup_min": 2},
+            "suffix": {"method": "suffix"},
+            "draft model": {"method": "draft_model", "model": str(DEFAULT_MODEL), "num_speculative_tokens": 4},
+        }
         drafted = {
             name: serve(stack, *cache, "--speculative-config", json.dumps(config)) for name, config in methods.items()
         }

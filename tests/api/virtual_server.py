@@ -77,6 +77,7 @@ class VirtualEngine:
     """Stands in for neuronserve.server.link.engines.Engine; `clients` is itself, as of a server's engines."""
 
     is_up = True
+    num_prefill = 0
 
     def __init__(self, num_places: int, batching: Batching, num_blocks: int = 4096) -> None:
         budget = 512 if batching == "continuous" else MAX_MODEL_LEN

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
@@ -41,6 +42,8 @@ FLAGS = ("--max-engine-restarts", "1000", "--engine-hang-timeout", "1", "--max-n
 REPLICAS = ("--replicas", "2")
 KEPT = ("--kept-kv-cache-gib", "0.1")  # which the built-in model does without by itself
 DRAFTS = ("--speculative-config", '{"method":"ngram","prompt_lookup_min":2}')
+DRAFTER = {"method": "draft_model", "model": str(DEFAULT_MODEL), "num_speculative_tokens": 4}
+DRAFT_MODEL = ("--speculative-config", json.dumps(DRAFTER))
 CHAOS = pytest.mark.chaos
 Strike = Callable[[int], None]  # at a process
 Victim = Callable[[Server, int], int | None]  # of the strike of that number; None while it is not there
@@ -123,6 +126,7 @@ def by_memory() -> Iterator[tuple[Strike, tuple[str, ...]]]:
         pytest.param(
             by_signal(signal.SIGKILL), 3, REPLICAS, "neuronserve", id="replicas, short", marks=pytest.mark.slow
         ),
+        pytest.param(by_signal(signal.SIGKILL), 3, DRAFT_MODEL, "neuronserve", id="draft model"),
         pytest.param(by_signal(signal.SIGSEGV), 20, KEPT, "neuronserve", id="kept", marks=CHAOS),
         pytest.param(by_signal(signal.SIGKILL), 20, (), "neuronserve", id="SIGKILL", marks=CHAOS),
         pytest.param(by_signal(signal.SIGKILL), 20, ("--spare-engine",), "neuronserve", id="spare", marks=CHAOS),

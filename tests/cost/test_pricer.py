@@ -9,17 +9,22 @@ from hypothesis import strategies as st
 from neuronserve.planner.model_names import NAMED
 from neuronserve.server.clock import NS
 from neuronserve.server.config.speculation import SpeculationConfig
+from neuronserve.server.cost.links import HandOver
 from neuronserve.server.cost.model import CostModel
-from neuronserve.server.cost.pricer import HostOfSteps, StepPricer
+from neuronserve.server.cost.pipeline import PipelineModel
+from neuronserve.server.cost.pricer import HostOfSteps, StepPricer, prefill_ids
 from neuronserve.server.cost.shape import matrix_params
-from neuronserve.server.cost.speculation import SPECULATION_REASON
+from neuronserve.server.cost.speculation import METHODS, SPECULATION_REASON, DraftCosts, SpeculativeModel
 from neuronserve.server.cost.stacks import STACK_NAMES, STACKS, HostWork, StackName
 from neuronserve.server.device.buckets import powers_of_two, smallest
 from neuronserve.server.device.catalog import instance
+from neuronserve.server.device.groups import instance_group
+from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.types import SamplingParams, ScheduledSeq, StepPlan
 from tests.cost.pricing import SMALL, small_pricer
 
 SLOTS, LONGEST = 8, 1024
+TINY = DecoderSizes(1, 64, 128, 2, 2, 32, 1024).spec("LlamaForCausalLM", 4096)
 COST = CostModel.of(SMALL, instance("inf2.xlarge"), 1)
 PRICER = small_pricer(SLOTS, LONGEST)
 
@@ -184,3 +189,65 @@ def test_a_step_with_drafts_is_a_graph_with_room_for_all_of_them_and_nobody_s_me
     assert charge.ns > pricer.charge(plan([], [127, 5])).ns
     assert charge.extrapolated_ids(StepPlan(1, (), (drafted, seq("b", 5, 1)))) == {"a", "b"}
     assert SPECULATION_REASON in pricer.extrapolated
+
+
+@given(PLANS.filter(lambda step: bool(step.seqs)), st.integers(0, 40), st.integers(0, 2))
+def test_a_copy_is_charged_to_the_request_that_begins_with_it(step: StepPlan, num_blocks: int, num_states: int) -> None:
+    pricer = small_pricer(SLOTS, LONGEST)
+    pricer.hand_over = HandOver.of(COST, 4096)
+    owner = step.seqs[0].request_id
+    copied = step._replace(received=((owner, num_blocks, num_states),))
+    before, after = PRICER.charge(step), pricer.charge(copied)
+    copy_ns = round(pricer.hand_over.cost(num_blocks, num_states).elapsed_s * NS)
+    assert after.ns - before.ns == copy_ns == sum(after.shares_ns) - sum(before.shares_ns)
+    assert dict(zip(prefill_ids(copied), after.shares_ns, strict=False))[owner] == (
+        copy_ns if owner.startswith("d") else after.shares_ns[1]
+    )
+    assert owner in after.extrapolated_ids(copied)
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "num_instances", "gb_s"),
+    [
+        ("inf2.24xlarge", 2, 1, 0.2 * 192 * 1.073741824),  # one chip's NeuronLink
+        ("inf2.24xlarge", 4, 1, 2 * 0.2 * 192 * 1.073741824),  # two chips copy at once
+        ("trn1.32xlarge", 8, 2, 0.2 * 100 / 4),  # a quarter of 800 Gbps EFA
+    ],
+)
+def test_copies_take_their_share_of_the_link(name: str, tp: int, num_instances: int, gb_s: float) -> None:
+    on = instance(name)
+    model = CostModel.of(SMALL, on, tp)
+    group = None if num_instances == 1 else instance_group(on, num_instances)
+    cost = HandOver.of(model, 1_000_000, group).cost(10, 0)
+    assert cost.link_bytes == tp * 10_000_000
+    assert cost.elapsed_s == pytest.approx(1.5e-6 + tp * 0.01 / gb_s, rel=1e-6)
+
+
+def test_within_a_chip_copies_move_in_its_memory() -> None:
+    chip = instance("inf2.xlarge").chip
+    seconds = HandOver.of(COST, 1_000_000).cost(100, 0).elapsed_s
+    assert 0.1 / chip.bandwidth_gb_s <= seconds < 2 * 0.1 / chip.bandwidth_gb_s
+
+
+def test_a_draft_model_is_charged_as_the_planner_predicts_it() -> None:
+    place, config = instance("inf2.xlarge"), SpeculationConfig("draft_model", 3, model="any")
+    draft, checking = CostModel.of(TINY, place, 1), COST.checking(config)
+    runs = METHODS["draft_model"].runs(3)
+    planned = SpeculativeModel(
+        PipelineModel.of(SMALL, place, 1, 1, checking.step_work.runtime),
+        PipelineModel.of(TINY, place, 1, 1, draft.step_work.runtime),
+        runs,
+        lambda band, _: band,
+    )
+    pricer = StepPricer(COST, SLOTS, (LONGEST,), (128, LONGEST), checking=checking)
+    pricer.draft = DraftCosts(draft, runs)
+    prompt = pricer.charge(plan([(0, 700)], []))
+    assert prompt.ns == pytest.approx(planned.prefill(LONGEST, LONGEST).elapsed_s * NS, rel=1e-6)
+    step = pricer.charge(StepPlan(1, (), (seq("a", 500, 3)._replace(num_drafts=2),)))
+    assert step.ns == pytest.approx(planned.decode(SLOTS, LONGEST).elapsed_s * NS, rel=1e-6)
+    cost = step.runs[0].cost
+    parts = cost.compute_s + cost.memory_s + cost.activation_s + cost.overhead_s
+    assert parts == pytest.approx(cost.elapsed_s)
+    assert cost.flops == pytest.approx(checking.decode(SLOTS, LONGEST).flops + 4 * draft.decode(SLOTS, LONGEST).flops)
+    plain = pricer.charge(plan([], [500]))
+    assert plain.ns == PRICER.charge(plan([], [500])).ns, "a step without drafts has no passes of the draft model"

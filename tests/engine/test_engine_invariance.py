@@ -97,7 +97,7 @@ def generate(
     size = engine.cache.block_size
     num_blocks = tokens // size * len(engine.cache.groups)
     cache = dataclasses.replace(engine.cache, num_blocks=num_blocks, enable_prefix_caching=caching)
-    scheduler = Scheduler(limits, KVCacheManager(cache))
+    scheduler = Scheduler(limits, KVCacheManager(cache, copy=engine.placement.kv.copy))
     return run_all(scheduler, engine.runner, requests)
 
 
@@ -149,3 +149,12 @@ def test_preemption_changes_no_token(engine: LoadedEngine) -> None:
 def test_prefix_hits_change_no_token(engine: LoadedEngine) -> None:
     some = requests(6, shared=50)
     assert generate(engine, some, caching=True).tokens == alone(engine, some)
+
+
+def test_parts_of_blocks_change_no_token(engine: LoadedEngine) -> None:
+    some = requests(4, shared=50)
+    cache = KVCacheManager(dataclasses.replace(engine.cache, num_blocks=256), copy=engine.placement.kv.copy)
+    limits = SchedulerConfig(max_model_len=192, max_num_seqs=8, max_num_batched_tokens=96)
+    found = {one.request_id: run_all(Scheduler(limits, cache), engine.runner, [one]) for one in some}
+    assert [found[one.request_id].events[0].num_cached_tokens for one in some] == [0, 50, 50, 50]
+    assert {name: each.tokens[name] for name, each in found.items()} == alone(engine, some)

@@ -29,6 +29,7 @@ from tests.depth import thorough
 from tests.engine.config import engine_config
 from tests.engine.mailbox import run_all
 from tests.link.test_client import config
+from tests.parity.latent_models import FAMILIES, random_model, save
 from tests.tier_stores import press
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -78,6 +79,7 @@ class Server:
 SHAPES = [
     ("tiny-qwen2", "auto"),
     ("tiny-qwen3", "int8"),
+    ("deepseek-v3", "auto"),
     ("tiny-llama", "fp8"),
     ("tiny-gemma2", "auto"),
     ("tiny-qwen3-next", "auto"),
@@ -86,7 +88,7 @@ SHAPES = [
 
 @pytest.fixture(
     scope="module",
-    params=[each if i < 2 else thorough(each) for i, each in enumerate(SHAPES)],
+    params=[each if i < 3 else thorough(each) for i, each in enumerate(SHAPES)],
     ids="-".join,
 )
 def engine(
@@ -94,7 +96,10 @@ def engine(
 ) -> Iterator[LoadedEngine]:
     shape, kv_cache_dtype = request.param
     directory = tmp_path_factory.mktemp("tiers") / shape
-    write_checkpoint(shape, directory, Options())
+    if shape in FAMILIES:
+        save(random_model(shape), directory)
+    else:
+        write_checkpoint(shape, directory, Options())
     loaded = load_engine(
         engine_config(directory, kernel_cache, tensor_parallel_size=2, kv_cache_dtype=kv_cache_dtype), lambda _: None
     )
@@ -102,10 +107,14 @@ def engine(
     loaded.runner.close()
 
 
+def kinds_of(engine: LoadedEngine) -> tuple[PoolBlobs, PoolBlobs | None]:
+    states = engine.placement.buffers.states
+    return PoolBlobs.of(engine.placement.kv), None if states is None else PoolBlobs.states(states)
+
+
 @pytest.mark.parametrize("is_on_disk", [False, True], ids=["memory", "disk"])
 def test_every_kind_of_cache_comes_back_bit_by_bit(engine: LoadedEngine, tmp_path: Path, is_on_disk: bool) -> None:
-    states = engine.placement.buffers.states
-    kinds = PoolBlobs.of(engine.placement.kv), None if states is None else PoolBlobs.states(states)
+    kinds = kinds_of(engine)
     sizes = OffloadConfig(0, str(tmp_path), GIB, GIB) if is_on_disk else OffloadConfig(GIB)
     tiers = offload(SharedFile("test", 0), kinds, config(offload=sizes, most_kept_bytes=0), engine.info, ())
     server = Server(engine.runner, engine.cache, tiers)
@@ -117,6 +126,59 @@ def test_every_kind_of_cache_comes_back_bit_by_bit(engine: LoadedEngine, tmp_pat
     report = server.cache.tier_report()
     assert report is not None
     assert report[2][f"{medium}_to_GPU"][0] >= 6 * kinds[0].num_bytes
+
+
+def test_a_successor_goes_on_bit_by_bit_with_what_is_kept(engine: LoadedEngine) -> None:
+    kept, kinds, asked = SharedFile("test", 0), kinds_of(engine), config(most_kept_bytes=GIB)
+    first, second = (
+        Server(engine.runner, engine.cache, offload(kept, kinds, asked, engine.info, ())) for _ in range(2)
+    )
+    alone = KVCacheManager(engine.cache)
+    request = Request("a", PROMPT, SamplingParams(60, ignore_eos=True), 0.0)
+    expected = run_all(Scheduler(LIMITS, alone), engine.runner, [request]).tokens["a"]
+    scheduler = Scheduler(LIMITS, first.cache)
+    scheduler.add(request)
+    given = list[int]()
+    while len(given) < 40:
+        plan = scheduler.schedule(0.0)
+        events = scheduler.apply(plan, engine.runner.execute(plan), 0.0)
+        given += [event.token_id for event in events if event.token_id is not None]
+    for kind in filter(None, kinds):
+        for tensors in kind._tensors:
+            tensors[:] = 0  # the memory of the engine that died
+    resumed = replace(request, generated_token_ids=tuple(given))
+    rest = run_all(Scheduler(LIMITS, second.cache), engine.runner, [resumed])
+    assert given + rest.tokens["a"] == expected
+    assert second.num_loaded >= 96
+
+
+@pytest.mark.parametrize("num_prompt", [100, 96], ids=["part", "whole"])
+def test_an_engine_goes_on_with_the_blocks_of_another_bit_by_bit(engine: LoadedEngine, num_prompt: int) -> None:
+    states = engine.placement.buffers.states
+    kinds = PoolBlobs.of(engine.placement.kv), None if states is None else PoolBlobs.states(states)
+    files, asked = [SharedFile("test", 0) for _ in range(2)], config(most_kept_bytes=GIB)
+    prompt, sampling = PROMPT[:num_prompt], SamplingParams(24, ignore_eos=True)
+
+    def run(request: Request, own: int) -> tuple[list[int], KVCacheManager]:
+        tiers = offload(files[own], kinds, asked, engine.info, (), [files[1 - own]])
+        cache = KVCacheManager(engine.cache, tiers.blocks, tiers.states)
+        scheduler = Scheduler(LIMITS, cache)
+        tokens = run_all(scheduler, engine.runner, [request]).tokens[request.request_id]
+        assert scheduler.audit() == []
+        return tokens, cache
+
+    whole, _ = run(Request("a", prompt, sampling, 0.0), 0)
+    for shard in engine.placement.kv.shards:
+        shard.bytes[:] = 0x55  # so that only the copies are right
+    files[1].clear()
+    rest = replace(Request("b", prompt, sampling, 0.0), generated_token_ids=(whole[0],), is_handed_over=True)
+    tokens, cache = run(rest, 1)
+    assert [whole[0], *tokens] == whole
+    # The last snapshot of a state is before the prompt's last token.
+    assert cache.num_loaded_tokens == (96 if states is None else (num_prompt - 1) // 16 * 16)
+    report = cache.tier_report()
+    assert report is not None
+    assert report[2]["PEER_to_GPU"][0] >= 5 * kinds[0].num_bytes
 
 
 CACHE = CacheConfig(num_blocks=24, block_size=16)

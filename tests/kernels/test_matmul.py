@@ -111,13 +111,13 @@ class Product(NamedTuple):
     has_bias: bool = False
 
 
-def multiply(pool: WorkerPool, product: Product, x: Inputs, shards: list[Shard]) -> list[Array]:
-    """Return the kernel's output [T, columns] on each core."""
+def multiply(pool: WorkerPool, product: Product, x: Inputs, shards: list[Shard], shares: int = 0) -> list[Array]:
+    """Return the kernel's output [T, columns] on each core; `shares` above 0 divides the rows."""
     rows, k = len(x.value), shards[0].value.shape[1]
     outputs = [output_of(round_up(rows, 16), product.columns, product.leaves_panels) for _ in shards]
-    scratch = aligned((pool.num_threads, 64 * k), np.uint8)
+    scratch = aligned((pool.num_threads + shares, 64 * k), np.uint8)
     operands = [operands_of(product, x, *pair, scratch) for pair in zip(shards, outputs, strict=True)]
-    run(pool, product.kernel, operands, step_record(num_tokens=rows))
+    run(pool, product.kernel, operands, step_record(num_tokens=rows), shares)
     return [from_panels(output, rows) if product.leaves_panels else output[:rows] for output in outputs]
 
 
@@ -304,6 +304,8 @@ def test_a_row_does_not_depend_on_the_batch_or_the_threads(weights: WeightFormat
     for first, last in ((0, 1), (7, 9), (20, 45)):
         (part,) = multiply(three, product, Inputs(x[first:last], weights), shard)
         assert np.array_equal(part, whole[first:last])
+    (divided,) = multiply(three, product, Inputs(x, weights), shard, shares=5)  # from rows 0, 12, 20, 32 and 40 on
+    assert np.array_equal(divided, whole)
     one.close()
     three.close()
 

@@ -18,7 +18,7 @@ Books = tuple[KVCacheManager, SequenceBlocks]
 @pytest.fixture
 def books() -> Books:
     """Six blocks: one sequence holds two, one of them named; one free block is named too."""
-    cache = KVCacheManager(CacheConfig(num_blocks=7, block_size=2))
+    cache = KVCacheManager(CacheConfig(num_blocks=7, block_size=2), copy=lambda *_: None)
     gone, blocks = cache.open("gone"), cache.open("")
     for table in (gone, blocks):
         assert cache.allocate(table, 3)
@@ -70,6 +70,15 @@ def forget_a_sharer(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
     cache.num_reserved += 1
 
 
+def hold_a_part(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
+    cache.pool.parts.add(blocks.tables[0][0])
+
+
+def lose_the_index(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
+    assert cache.finder.parts is not None
+    cache.finder.parts._after.clear()
+
+
 def cover_too_little(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
     blocks.num_blocks += 1
 
@@ -87,6 +96,8 @@ def cover_too_little(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
         (name_too_many, "more blocks are named"),
         (name_out_of_order, "reused before"),
         (forget_a_sharer, "blocks are reserved, not"),
+        (hold_a_part, "not full is cached and held"),
+        (lose_the_index, "the index of parts"),
         (cover_too_little, "does not cover what it should"),
     ],
 )

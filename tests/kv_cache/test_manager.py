@@ -50,7 +50,7 @@ def found(cache: KVCacheManager, tokens: list[int], salt: str = "") -> int:
 
 
 def snapshot(cache: KVCacheManager) -> dict[str, Any]:
-    books = {name: value for name, value in vars(cache.pool).items() if name not in {"tiers", "log"}}
+    books = {name: value for name, value in vars(cache.pool).items() if name not in {"tiers", "observers"}}
     return copy.deepcopy(books) | {"reserved": cache.num_reserved}
 
 
@@ -72,8 +72,14 @@ class Contents:
         self._all.append(self._written[place])
         return np.array([len(self._all) - 1]).view(np.uint8)
 
+    def copy(self, source: int, target: int) -> None:
+        self._written[target] = self._written[source]
+
     def write(self, place: int, content: npt.NDArray[np.uint8]) -> None:
         self._written[place] = self._all[int(content.view(np.int64)[0])]
+
+
+prompts = st.builds(lambda n, tail: [1] * n + tail, st.integers(1, 20), st.lists(st.integers(0, 1), max_size=4))
 
 
 class Open:
@@ -98,15 +104,15 @@ class Books(RuleBasedStateMachine):
         self.is_damaged = False
         self.open: list[Open] = []
         self.written: dict[int, Written] = {}  # by block
-        self.tested = TestedTiers(Contents(self.written), BLOCK, self.tiers, num_mirrors=2)
-        self.cache = KVCacheManager(manager(self.num_blocks, *self.groups).config, self.tested.tiers)
-        self.log, self.followed = self.cache.follow(), set[tuple[int, int]]()
+        contents = Contents(self.written)
+        self.tested = TestedTiers(contents, BLOCK, self.tiers, num_mirrors=2)
+        config = manager(self.num_blocks, *self.groups).config
+        self.cache = KVCacheManager(config, self.tested.tiers, copy=contents.copy)
+        self.log, self.followed = self.cache.follow(), set[tuple[str, int, int]]()
+        self.published = set[tuple[str, int, int]]()  # all that was on the device some time
 
     @rule(
-        tokens=st.one_of(
-            st.lists(st.integers(0, 1), min_size=1, max_size=24),
-            st.builds(lambda n, tail: [1] * n + tail, st.integers(5, 20), st.lists(st.integers(0, 1), max_size=4)),
-        ),
+        tokens=st.one_of(st.lists(st.integers(0, 1), min_size=1, max_size=24), prompts),
         scope=st.sampled_from(SCOPES),
         num_growing=st.integers(0, 3),
     )
@@ -114,7 +120,7 @@ class Books(RuleBasedStateMachine):
         blocks = self.cache.open(*scope)
         before = snapshot(self.cache)
         prefix = self.cache.lookup(blocks, tokens)
-        start = prefix.num_blocks * BLOCK
+        start = self.cache.num_tokens(prefix)
         assert start < len(tokens)
         for span, table in zip(self.groups, prefix.tables, strict=False):
             assert len(table) == prefix.num_blocks
@@ -130,6 +136,7 @@ class Books(RuleBasedStateMachine):
                 self.cache.free(blocks)
                 return
             event(f"loaded={any(block == TO_LOAD for table in prefix.tables for block in table)}")
+            event(f"part={prefix.part is not None}")
             assert self.cache.num_free_blocks >= num_growing * len(self.groups)
             self.open.append(Open(blocks, scope, tokens, start))
         else:
@@ -174,20 +181,23 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data(), is_broken=st.booleans())
     def end(self, data: st.DataObject, is_broken: bool) -> None:
-        blocks = self.open.pop(data.draw(st.integers(0, len(self.open) - 1))).blocks
-        ids = {block for table in blocks.tables for block in table}
-        (self.cache.discard if is_broken else self.cache.free)(blocks)
+        seq = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+        ids = {block for table in seq.blocks.tables for block in table}
+        if is_broken:
+            self.cache.discard(seq.blocks)
+        else:
+            self.cache.free(seq.blocks, seq.tokens, seq.num_computed)
         assert not is_broken or not ids & set(self.cache.pool.cached.values())
 
-    @rule(num_tokens=st.integers(5, 24), count=st.integers(1, 27), scope=st.sampled_from(SCOPES))
-    def come_and_go(self, num_tokens: int, count: int, scope: Scope) -> None:
+    @rule(tokens=prompts, count=st.one_of(st.just(0), st.integers(1, 27)), scope=st.sampled_from(SCOPES))
+    def come_and_go(self, tokens: list[int], count: int, scope: Scope) -> None:
         """A sequence is computed whole and ends; then the device needs some of its blocks."""
-        num_open = len(self.open)
-        self.start(tokens=[1] * num_tokens, scope=scope, num_growing=0)
+        num_open, num_tokens = len(self.open), len(tokens)
+        self.start(tokens=tokens, scope=scope, num_growing=0)
         for seq in self.open[num_open:]:
             while seq.num_computed < num_tokens:
                 self.advance(seq, min(self.cache.config.max_chunk, num_tokens - seq.num_computed))
-            self.cache.free(self.open.pop().blocks)
+            self.cache.free(self.open.pop().blocks, seq.tokens, num_tokens)
             press(self.cache.pool, min(count, self.cache.num_free_blocks))
 
     @rule(level=st.integers(0, 1), at=st.integers(0, 700))
@@ -211,7 +221,7 @@ class Books(RuleBasedStateMachine):
     @invariant()
     def who_follows_the_log_knows_what_is_cached(self) -> None:
         for logged in self.log.events:
-            blocks = {(logged["group_idx"], each) for each in logged.get("block_hashes", ())}
+            blocks = {(logged["medium"], logged["group_idx"], each) for each in logged.get("block_hashes", ())}
             match logged["type"]:
                 case "AllBlocksCleared":
                     self.followed.clear()
@@ -220,13 +230,22 @@ class Books(RuleBasedStateMachine):
                     self.followed -= blocks
                 case "BlockStored":
                     assert not blocks & self.followed
-                    assert len(logged["token_ids"]) == len(blocks) * BLOCK
+                    self.published |= {each for each in blocks if each[0] == "GPU"}
+                    assert {("GPU", *each[1:]) for each in blocks} <= self.published, "a copy of what nobody has seen"
+                    assert len(logged["token_ids"]) == len(blocks) * BLOCK * (logged["medium"] == "GPU")
                     self.followed |= blocks
         self.log.events.clear()
-        cached = {
-            (name[32] if len(name) > 32 else 0, int.from_bytes(name[:8], "big")) for name in self.cache.pool.cached
+        first, *others = self.tested.tiers.tiers
+        there = {
+            "GPU": [name for name, block in self.cache.pool.cached.items() if block not in self.cache.pool.parts],
+            first.store.medium: [*first.slots, *self.tested.tiers.mirrors],
+            **{tier.store.medium: [*tier.slots] for tier in others},
         }
-        assert self.followed == cached
+        assert self.followed == {
+            (medium, name[32] if len(name) > 32 else 0, int.from_bytes(name[:8], "big"))
+            for medium, names in there.items()
+            for name in names
+        }
 
     @invariant()
     def usage_is_the_share_held(self) -> None:

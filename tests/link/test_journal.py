@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -204,3 +206,34 @@ def test_who_has_caught_up_does_not_pay_for_those_who_have_not() -> None:
         second.turn([name], 5000)
     second.turn(everybody, 1200)
     assert {each.charge.device_ns - before[each.request.request_id] for each in journal} == {300, 1800}
+
+
+def test_a_sequence_that_is_handed_over_pays_for_both_engines_and_counts_as_no_death() -> None:
+    first, second = Journal(), Journal()
+    first.add(OpenSequence(request("a", 9), TokenStream(["a"], lambda _: None), hands_over=True))
+    (sent,) = first.ready()
+    assert sent.resumed.sampling.max_tokens == 1
+    _, event, charge = first.take(TokenEvent("a", 5, 0, 0.0, "length"), Charge(100))
+    assert (event.finish_reason, charge.device_ns, len(first)) == (None, 100, 0)
+    (handed,) = first.take_handed()
+    assert not first.take_handed()
+    assert handed.resumed == replace(handed.request, generated_token_ids=(5,), is_handed_over=True)
+    second.add(handed)
+    second.ready()
+    _, event, charge = second.take(TokenEvent("a", 6, 1, 0.0, num_cached_tokens=2), Charge(30))
+    assert (event.num_cached_tokens, charge.device_ns) == (0, 130)
+    assert (second.handed_tokens, second.sequences["resumed"]) == ({"copied": 2, "computed": 1}, 0)
+    assert second.recomputed_ns == sum(second.recomputed_tokens.values()) == 0
+    second.crashed(is_fault=False)
+    (again,) = second.ready()
+    assert again.resumed == replace(handed.request, generated_token_ids=(5, 6))
+    assert second.sequences["resumed"] == 1
+
+
+def test_a_first_token_that_ends_its_sequence_is_not_handed_over() -> None:
+    journal = Journal()
+    journal.add(OpenSequence(request("a", 9), TokenStream(["a"], lambda _: None), hands_over=True))
+    journal.ready()
+    _, event, _ = journal.take(TokenEvent("a", 5, 0, 0.0, "stop"), Charge(100))
+    assert event.finish_reason == "stop"
+    assert not journal.take_handed()

@@ -31,7 +31,9 @@ def test_every_built_in_scenario_makes_a_plan(name: str) -> None:
 
 
 def test_the_built_in_scenarios_are_those_that_are_promised() -> None:
-    assert {"chat", "summarization", "code", "rag", "batch", "mlperf-server", "overload"} <= set(built_in_names())
+    assert {"chat", "summarization", "code", "rag", "batch", "mlperf-server", "overload", "edits"} <= set(
+        built_in_names()
+    )
 
 
 def test_mlperf_runs_for_600_seconds() -> None:

@@ -73,7 +73,7 @@ def prompts(shape: str) -> list[tuple[int, ...]]:
 
 def run(engine: LoadedEngine, shape: str, num_blocks: int) -> tuple[dict[str, list[TokenEvent]], KVCacheManager, int]:
     """The events of all requests, the cache afterwards, and how often one was preempted."""
-    cache = KVCacheManager(dataclasses.replace(engine.cache, num_blocks=num_blocks))
+    cache = KVCacheManager(dataclasses.replace(engine.cache, num_blocks=num_blocks), copy=engine.placement.kv.copy)
     scheduler = Scheduler(SchedulerConfig(MAX_MODEL_LEN, 8, CHUNK), cache)
     sampling = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True, logprobs=3)
     for i, prompt in enumerate(prompts(shape)):

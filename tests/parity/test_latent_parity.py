@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -29,6 +32,8 @@ from neuronserve.server.placement.host_footprint import HostFootprint
 from neuronserve.server.placement.shard import ShardSpec
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Request, SamplingParams, TokenEvent
+from tests.api.serving import running_server
+from tests.api.telemetry.scraping import scrape
 from tests.depth import representative
 from tests.parity.latent_models import FAMILIES, MAX_TOKENS, VOCAB, random_model, save
 
@@ -94,7 +99,7 @@ def test_logits_are_those_of_transformers(
 
 def run(engine: LoadedEngine, chunk: int, num_blocks: int) -> tuple[dict[str, list[TokenEvent]], KVCacheManager, int]:
     """The events of requests with a common beginning, the cache afterwards, and how often one was preempted."""
-    cache = KVCacheManager(dataclasses.replace(engine.cache, num_blocks=num_blocks))
+    cache = KVCacheManager(dataclasses.replace(engine.cache, num_blocks=num_blocks), copy=engine.placement.kv.copy)
     scheduler = Scheduler(SchedulerConfig(MAX_TOKENS, min(4, chunk), chunk), cache)
     sampling = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True, logprobs=1)
     for i, prompt in enumerate(PROMPTS):
@@ -121,7 +126,7 @@ def test_what_is_generated_is_what_transformers_would(
         results = [run(engine, chunk, num_blocks) for num_blocks in (40, 9)]
     finally:
         engine.runner.close()
-    assert all(cache.prefix_hits > 0 for _, cache, _ in results)
+    assert all(cache.prefix_hits % cache.config.block_size for _, cache, _ in results), "no part of a block was copied"
     assert results[1][2] > 0 or chunk == 1
     for events, _, _ in results:
         for i, prompt in enumerate(PROMPTS):
@@ -241,3 +246,28 @@ def test_a_compiled_model_has_the_same_logits(
 def test_adapters_are_refused(model_of: Callable[[str], tuple[Any, Path]], kernel_cache: str) -> None:
     with pytest.raises(DeviceError, match="enable_lora: a model with latent attention"):
         engine_of(model_of("deepseek-v3")[1], kernel_cache, lora=LoraConfig(1, 8))
+
+
+@pytest.mark.slow
+def test_an_engine_that_follows_loads_the_latents_that_the_first_one_kept(
+    model_of: Callable[[str], tuple[Any, Path]], kernel_cache: str
+) -> None:
+    _, directory = model_of("deepseek-v3")
+    limits = "--max-num-batched-tokens", "64", "--max-num-seqs", "4", "--kernel-cache-dir", kernel_cache
+    flags = *limits, "--dtype", "float32", "--block-size", "16", "--kept-kv-cache-gib", "0.1"
+    body = {"model": "fake", "prompt": TOKENS[:100], "max_tokens": 120, "temperature": 0, "ignore_eos": True}
+    with running_server(directory, *flags, program="neuronserve") as server:
+        whole = httpx.post(f"{server.url}/v1/completions", json=body | {"return_token_ids": True}, timeout=300).json()
+        httpx.post(f"{server.url}/reset_prefix_cache").raise_for_status()
+        tokens, first = list[int](), server.engine_pid
+        asked = body | {"stream": True, "return_token_ids": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=asked, timeout=300) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("data: {"):
+                    tokens += json.loads(line.removeprefix("data: "))["choices"][0].get("token_ids") or []
+                if len(tokens) >= 5 and first:
+                    os.kill(first, signal.SIGKILL)
+                    first = 0
+        assert not first
+        assert tokens == whole["choices"][0]["token_ids"]
+        assert scrape(server.url).value("vllm:kv_offload_total_bytes_total", transfer_type="CPU_to_GPU") > 0

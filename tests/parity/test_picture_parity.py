@@ -21,6 +21,7 @@ from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.scheduler.encodings import EncodingBooks, EncodingLimits, EncodingScheduler
 from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.types import Encoding, MediaItem, Request, SamplingParams
+from tests.depth import representative
 from tests.engine.mailbox import Mailbox, run_all
 from tests.parity.vision_models import MODELS, TOKEN, random_picture, random_vision_model
 
@@ -60,7 +61,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 
 
 def engine_with_pictures(
-    directory: Path, kernels: str, tp: int = 1, chunk: int = 64
+    directory: Path, kernels: str, tp: int = 1, chunk: int = 64, **more: Any
 ) -> tuple[LoadedEngine, EncodingLimits]:
     config = EngineConfig(
         model_path=str(directory),
@@ -77,6 +78,7 @@ def engine_with_pictures(
         num_blocks_override=None,
         cpu_threads=2,
         kernel_cache_dir=kernels,
+        **more,
     )
     loaded = load_engine(config, lambda _: None)
     pictures = load_pictures(config, loaded, lambda _: None)
@@ -86,11 +88,11 @@ def engine_with_pictures(
 
 @pytest.fixture(scope="module")
 def engine_of(model_of: Any, kernel_cache: str) -> Callable[..., tuple[LoadedEngine, EncodingLimits]]:
-    """(name, tensor_parallel_size, chunk) -> a loaded engine with its encoder."""
+    """(name, tensor_parallel_size, chunk, further fields) -> a loaded engine with its encoder."""
 
     @lru_cache(maxsize=3)
-    def load(name: str, tp: int = 1, chunk: int = 64) -> tuple[LoadedEngine, EncodingLimits]:
-        return engine_with_pictures(model_of(name)[1], kernel_cache, tp, chunk)
+    def load(name: str, tp: int = 1, chunk: int = 64, **more: Any) -> tuple[LoadedEngine, EncodingLimits]:
+        return engine_with_pictures(model_of(name)[1], kernel_cache, tp, chunk, **more)
 
     return load
 
@@ -197,6 +199,22 @@ def test_vectors_of_a_picture_are_those_of_transformers(model_of: Any, engine_of
         for section, expected in enumerate(vectors_of(model, name, item)):
             assert error_of(got[:, section, :48], expected) <= TOLERANCE
         assert not got[:, :, 48:].any()
+
+
+@pytest.mark.parametrize("name", representative(list(MODELS), "qwen3-vl"))
+def test_int8_covers_the_encoder_unless_its_modules_are_left_out(model_of: Any, engine_of: Any, name: str) -> None:
+    """An error of 5 % of the vectors' length is what int8 adds to networks of 36 to 48 elements; left out, none."""
+    model, item = model_of(name)[0], prompt_of(name)[1][0]
+    expected = vectors_of(model, name, item)[0]
+
+    def error(**more: Any) -> float:
+        loaded, _ = engine_of(name, quantization="int8", **more)
+        width = loaded.placement.buffers.widths.hidden
+        got = loaded.runner.encoder.tower.encode(item).reshape(item.num_tokens, -1, width)[:, 0, :48]
+        return float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
+
+    assert TOLERANCE < error() <= 0.05
+    assert error(modules_to_not_convert=("visual", "vision_tower", "vision_model")) <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -37,6 +37,12 @@ def test_the_chosen_configuration_does_in_a_simulation_what_was_planned(
     assert -0.4 <= found["ttft_s"] <= 0.4, found
 
 
+def test_so_does_one_with_drafts_from_the_text() -> None:
+    drafts = {"speculative_method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.8}
+    found = errors(check_plan(plan(PlanOptions("llama-1b", 200, 400, 0.5, ttft_s=3.0, tpot_s=0.1, **drafts))))  # type: ignore[arg-type]
+    assert abs(found["tpot_s"]) <= LIMIT, found
+
+
 STACKED = list(product(STACK_NAMES, ((1000, 250), (100, 600))))
 
 

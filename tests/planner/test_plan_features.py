@@ -66,6 +66,14 @@ def test_a_step_checks_all_guesses_and_gives_several_tokens() -> None:
     assert "speculative decoding" in drafted.extrapolated
 
 
+def test_guesses_from_the_text_need_no_memory_and_no_time_of_their_own() -> None:
+    lookup = replace(TUTORIAL, speculative_method="ngram", num_speculative_tokens=6, acceptance_rate=0.9)
+    plain, found, drafted = only(TUTORIAL), only(lookup), only(DRAFTED)
+    assert plain.decode_s < found.decode_s < drafted.decode_s
+    assert found.prefill_s == plain.prefill_s < drafted.prefill_s
+    assert found.tokens_per_step == drafted.tokens_per_step
+
+
 def test_the_published_speed_lies_between_guesses_that_often_and_always_hold() -> None:
     """19.6 ms a token without and 5.3 ms with the draft: the acceptance rate is not published."""
     often, always = (only(replace(DRAFTED, acceptance_rate=rate)).tpot_s for rate in (0.8, 1.0))
@@ -150,7 +158,11 @@ def test_a_replica_takes_fewer_steps_of_the_same_length() -> None:
             {"speculative_method": "eagle3", "speculative_model": None, "acceptance_rate": None},
             "num_speculative_tokens, acceptance_rate: speculative decoding needs all of them",
         ),
-        ({"speculative_method": "medusa"}, "speculative_method is 'medusa': one of draft_model, eagle3, p_eagle"),
+        (
+            {"speculative_method": "medusa"},
+            "speculative_method is 'medusa': one of draft_model, eagle3, p_eagle, ngram",
+        ),
+        ({"speculative_method": "ngram"}, "speculative_model is 'llama-3.2-1b': ngram has no model"),
         ({"kv_cache_dtype": "int8"}, "kv_cache_dtype is 'int8': one of bfloat16, fp8"),
         ({"acceptance_rate": 1.5}, "acceptance_rate is 1.5: from 0 to 1"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0: from 1 to 64"),

@@ -20,9 +20,11 @@ from neuronserve.planner.simulate.simulator import run_simulation
 from neuronserve.planner.simulate.statistics import Spread
 from neuronserve.planner.simulate.table import render
 from neuronserve.server.config.formats import StackName
+from neuronserve.server.config.speculation import SpeculationConfig
 from neuronserve.server.cost.calibration import default_calibration
 from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.pricer import StepPricer
+from neuronserve.server.cost.speculation import Speculation
 from neuronserve.server.cost.stacks import STACKS, Stack
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.device.catalog import instance
@@ -75,6 +77,24 @@ def test_two_prompts_follow_each_other_and_never_share_a_charge_with_decode() ->
     assert report.ttft_ms == pytest.approx([2 * prefill_ms] * 2, abs=1e-5)
     assert report.e2el_ms == pytest.approx([2 * (prefill_ms + decode_ms)] * 2, abs=1e-4)
     assert max(report.records.gaps) / 1e6 == pytest.approx(decode_ms, abs=1e-5)
+
+
+@pytest.mark.parametrize("length", [2.5, 4.0])
+def test_drafts_bring_the_tokens_that_a_plan_expects_of_a_step_that_verifies_them(length: float) -> None:
+    drafts = SpeculationConfig("ngram", 4, synthetic_acceptance_length=length)
+    options = replace(BASE, workload=workload((0.0, 100, 900)), speculation=drafts)
+    report = run_simulation(options)
+    checked_ms = COST.checking(drafts).decode(8, 1024).elapsed_s * 1e3
+    assert drafts.acceptance_rate is not None
+    assert Speculation(4, drafts.acceptance_rate).tokens_per_step == pytest.approx(length)
+    assert report.tpot_ms[0] == pytest.approx(checked_ms / length, rel=0.1)
+    assert report.records.num_output[0] == report.records.gaps.total() + 1 == 900
+    assert "formula" in text(options)
+
+
+def test_drafts_need_an_acceptance() -> None:
+    with pytest.raises(SettingsError, match="synthetic_acceptance_length"):
+        run_simulation(replace(BASE, speculation=SpeculationConfig("ngram")))
 
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)

@@ -13,6 +13,7 @@ from neuronserve.planner.simulate.records import NEVER, EngineTotals, Records
 from neuronserve.planner.simulate.scheduled_engine import ScheduledEngine
 from neuronserve.planner.simulate.simulator import Driver
 from neuronserve.server.config import CacheConfig, SchedulerConfig
+from neuronserve.server.config.speculation import SpeculationConfig
 from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.pricer import StepPricer
 from neuronserve.server.device.catalog import instance
@@ -53,6 +54,8 @@ def cases(draw: st.DrawFn) -> Case:
     requests = draw(st.lists(st.tuples(gap, length, length), min_size=1, max_size=30))
     names = st.lists(st.integers(0, 1), max_size=max_model_len // 4).map(tuple)
     shared = st.lists(names, min_size=len(requests), max_size=len(requests)).map(tuple)
+    speculation = draw(st.sampled_from([None, None, SpeculationConfig("ngram", 3, synthetic_acceptance_length=2.5)]))
+    num_drafts = 0 if speculation is None else speculation.most_drafts(seqs)
     return Case(
         requests=requests,
         config=SchedulerConfig(
@@ -61,12 +64,13 @@ def cases(draw: st.DrawFn) -> Case:
             max_num_batched_tokens=draw(st.one_of(st.integers(seqs, 20), st.just(max_model_len + seqs))),
             max_num_queued_reqs=draw(st.sampled_from([3, 1000])),
             batching=draw(st.sampled_from(["continuous", *POLICIES])),
+            speculation=speculation,
         ),
         cache=CacheConfig(
             draw(st.integers(one_full // 2 + 1, 3 * one_full)),
             block_size,
             draw(st.booleans()),
-            num_states=draw(st.sampled_from([0, 1 + 2 * seqs])),
+            num_states=draw(st.sampled_from([0, 1 + 2 * seqs + num_drafts])),
             snapshot_blocks=draw(st.integers(1, 4)),
         ),
         decode_buckets=draw(st.sampled_from([(max_model_len,), (8, max_model_len), (4, 8, 12, max_model_len)])),

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfig
 from neuronserve.server.config.formats import Batching, SchedulingPolicy
-from neuronserve.server.config.speculation import SpeculationConfig
+from neuronserve.server.config.speculation import DraftMethod, SpeculationConfig
 from neuronserve.server.engine.fake_runner import FakeRunner, expected_prompt_logprobs, expected_tokens
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.scheduler.batching import POLICIES
+from neuronserve.server.scheduler.drafts.model_speculator import PLACE
 from neuronserve.server.scheduler.drafts.text_index import TextIndex
 from neuronserve.server.scheduler.places import MOST_IN_A_ROW
 from neuronserve.server.scheduler.sequence import Sequence as OpenSequence
@@ -105,10 +106,12 @@ class Bench:
         self.runner = FakeRunner(cache, VOCAB)
         kinds = [self.runner, FakeStates(self.runner)][: 1 + bool(cache.num_states)] if tiers else []
         self.tiers = [TestedTiers(each, cache.block_size, tiers, mirrors) for each in kinds]
-        self.cache = KVCacheManager(cache, *(each.tiers for each in self.tiers))
+        self.cache = KVCacheManager(cache, *[*(each.tiers for each in self.tiers), None, None][:2], self.runner.copy)
         self.scheduler = scheduler_of(config, self.cache)
-        if config.speculation is not None:
-            self.scheduler._speculator._drafter = GuessingDrafter(self)  # type: ignore[attr-defined]
+        self.guesses = GuessingDrafter(self)
+        self.makes_drafts = config.speculation is not None and config.speculation.method == "draft_model"
+        if config.speculation is not None:  # a draft model's are made here, in the places of the plan
+            self.scheduler._speculator._drafter = self.guesses  # type: ignore[attr-defined]
         self.requests: dict[str, Request] = {}
         self.events: dict[str, list[TokenEvent]] = defaultdict(list)
         self.plans: list[StepPlan] = []
@@ -136,7 +139,7 @@ class Bench:
         plan = self.scheduler.schedule(self.now)
         self.check_plan(plan)
         self.check_books()
-        result = self.runner.execute(plan)
+        result = self.runner.execute(self.drafted(plan) if self.makes_drafts else plan)
         for request_id in self.broken & result.sampled.keys():
             result.sampled[request_id] = SampledToken(0, error="not finite")
         events = self.scheduler.apply(plan, result, self.now)
@@ -146,6 +149,16 @@ class Bench:
         self.check_report(plan, result)
         self.plans.append(plan)
         return plan
+
+    def drafted(self, plan: StepPlan) -> StepPlan:
+        """Return the plan with drafts in place of its last tokens."""
+        open_seqs = self.scheduler._open
+        decode = []
+        for seq in plan.decode:
+            assert seq.token_ids[1:] == (PLACE,) * seq.num_drafts
+            drafts = self.guesses.propose(open_seqs[seq.request_id], TextIndex(1), seq.num_drafts)
+            decode.append(seq._replace(token_ids=(seq.token_ids[0], *drafts)))
+        return plan._replace(decode=tuple(decode))
 
     def finish(self, max_steps: int = 1000) -> None:
         for _ in range(max_steps):
@@ -260,6 +273,7 @@ def bench(
     tiers: Sequence[int] = (),
     mirrors: int = 0,
     num_drafts: int = 0,
+    drafts_by: DraftMethod = "ngram",
     policy: SchedulingPolicy = "fair",
     step_time_target_ms: float | Literal["auto"] | None = None,
 ) -> Bench:
@@ -269,7 +283,7 @@ def bench(
         max_num_batched_tokens,
         batching=batching,
         max_prompt_chunk=max_prompt_chunk,
-        speculation=SpeculationConfig("ngram", num_drafts) if num_drafts else None,
+        speculation=SpeculationConfig(drafts_by, num_drafts) if num_drafts else None,
         policy=policy,
         step_time_target_ms=step_time_target_ms,
     )

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronserve.server.config import CacheConfig
+from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.config.speculation import SpeculationConfig
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.scheduler.drafts import drafters
 from neuronserve.server.scheduler.drafts.depth import Record, StepCosts, best_depths
 from neuronserve.server.scheduler.drafts.drafters import NgramDrafter, SuffixDrafter
+from neuronserve.server.scheduler.drafts.model_speculator import ModelSpeculator, common_depths
+from neuronserve.server.scheduler.drafts.speculator import NO_PASSES, Speculator, _Drafting
 from neuronserve.server.scheduler.drafts.text_index import TextIndex
 from neuronserve.server.scheduler.sequence import Sequence
 from neuronserve.server.types import Request, SamplingParams
@@ -128,9 +130,107 @@ def test_a_wrong_draft_lowers_the_first_chance_and_a_right_one_the_others() -> N
     assert list(record(*[False] * 20).chances(1)) == [], "it is too small to be worth a row"
 
 
+@pytest.mark.parametrize(
+    ("came", "left"),
+    [
+        ([1, 2, 3], [4, 5, 6, 7, 8, 9]),
+        ([1, 2, 0], [4, 5, 6, 7, 8, 9]),  # in place of a token
+        ([1, 2, 5], [6, 7, 8, 9]),  # tokens are left out
+        ([1, 2, 0, 4, 0], [6, 7, 8, 9]),
+        ([1, 2, 0, 0, 0], []),
+        ([1, 0], []),  # nothing says yet that the texts are alike
+    ],
+)
+def test_a_draft_goes_on_behind_a_token_that_differs(came: list[int], left: list[int]) -> None:
+    drafting = _Drafting(sequence([1], []), 2, Record())
+    drafting.take([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    drafting.compare(came)
+    assert drafting.draft[drafting.at :] == left
+
+
+def test_a_sequence_without_repetitions_is_looked_at_rarely_and_one_that_repeats_in_each_step() -> None:
+    speculator = Speculator(NGRAM, SchedulerConfig(4096))
+    seqs = [sequence([i], []) for i in (1000, 2000)]
+    looks = []
+    for step_id in range(1, 300):
+        if speculator.wakes <= step_id:
+            looks.append(step_id)
+            speculator.drafts(seqs, 99, step_id)
+        for i, seq in enumerate(seqs):
+            seq.token_ids.append(step_id % 4 if step_id > 200 else 1000 * i + step_id)
+    assert len([step_id for step_id in looks if 100 < step_id <= 200]) <= 7, "both in the same steps"
+    assert looks[-80:] == list(range(220, 300))
+
+
+def test_a_sequence_begins_with_what_earlier_ones_have_shown() -> None:
+    usual, wrong = Record(), record(*[False] * 9)
+    for _ in range(20):
+        usual.learn(wrong)
+    assert Record(known=usual).chance < 0.15 < Record().chance
+
+
+@pytest.mark.parametrize(("num_tokens", "pays"), [(8, True), (2, False)])
+def test_drafts_that_bring_less_than_was_expected_end_and_are_tried_again(num_tokens: int, pays: bool) -> None:
+    costs, always = taught(0.5), record(*[True] * 30)
+    for _ in range(40):
+        costs.compare(num_tokens, 8, 8, costs.of(8))
+    assert (sum(best_depths([(always, 15)], 1, 63, costs)) > 0) is pays
+    for _ in range(40):
+        costs.forgive()
+    assert sum(best_depths([(always, 15)], 1, 63, costs)) > 0
+
+
 @pytest.mark.parametrize("length", [1.0, 1.7, 4.0, 8.0])
 def test_a_synthetic_length_is_the_mean_of_full_drafts(length: float) -> None:
     config = SpeculationConfig("ngram", 7, synthetic_acceptance_length=length)
     rate = config.acceptance_rate
     assert rate is not None
     assert sum(rate**right for right in range(8)) == pytest.approx(length, rel=1e-6)
+
+
+def passes(seconds: float) -> StepCosts:
+    """Costs of a draft model whose passes take this long."""
+    costs = StepCosts()
+    for _ in range(60):
+        costs.observe(1, seconds)
+    return costs
+
+
+def test_depths_of_a_draft_model_are_worth_its_passes() -> None:
+    sure, unsure, none = [0.9**i for i in range(1, 9)], [0.5**i for i in range(1, 4)], list[float]()
+    verifying = taught(0.02)
+    assert common_depths([sure], 63, verifying, StepCosts()) == [8], "no pass was seen: it may cost nothing"
+    assert common_depths([sure], 63, verifying, passes(1.0)) == [0], "a pass takes as long as a step"
+    depths = [common_depths([sure], 63, verifying, passes(s))[0] for s in (0.02, 0.1, 0.2, 0.4, 0.8)]
+    assert depths == sorted(depths, reverse=True)
+    assert 0 < depths[2] < depths[0]
+    assert common_depths([sure, none, unsure], 63, verifying, passes(0.05))[1] == 0
+    assert sum(common_depths([sure, sure], 5, verifying, passes(0.05))) == 4, "at most five, equally deep"
+    assert common_depths([], 63, verifying, passes(0.05)) == []
+    assert common_depths([sure] * 8, 63, taught(1.3), passes(0.02)) == [0] * 8, "rows are dear"
+
+
+def test_a_draft_model_is_tried_again_after_it_was_wrong() -> None:
+    speculator = ModelSpeculator(SpeculationConfig("draft_model", 4), SchedulerConfig(4096))
+    seq = sequence([1, 2, 3], [4])
+
+    def depth() -> int:
+        return len(speculator.drafts([seq], 60, 1).get(seq, ()))
+
+    def step(num_accepted: int) -> int:
+        """Return the accepted drafts of one step."""
+        placed = depth()
+        found, passes = min(num_accepted, placed), (1, placed, 0.3 * placed) if placed else NO_PASSES
+        speculator.observe(1 + placed, 1 + found, 1.0 + 0.3 * placed, passes)
+        if placed:
+            speculator.count(seq, placed, found)
+        seq.token_ids.append(4)
+        return found
+
+    for _ in range(30):
+        step(4)
+    assert depth() == 4
+    for _ in range(30):
+        step(0)
+    assert depth() == 0
+    assert any([step(4) for _ in range(300)])

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.server.config import CacheConfig, SchedulerConfig
-from neuronserve.server.engine.fake_runner import FakeRunner
 from neuronserve.server.scheduler.encodings import EncodingBooks, EncodingLimits, EncodingScheduler
 from neuronserve.server.types import MediaItem, StepPlan
-from tests.scheduler.scheduler_harness import VOCAB, Bench, expected_output, request
+from tests.scheduler.scheduler_harness import Bench, expected_output, request
 
 SIZE, BUDGET, FIRST, LOST = 4, 12, 100, 3
 
@@ -74,8 +73,8 @@ class EncodingBench:
     def __init__(self, num_blocks: int = 60, num_encodings: int = 5, max_num_seqs: int = 3) -> None:
         config = SchedulerConfig(32, max_num_seqs, BUDGET)
         self.bench = Bench(CacheConfig(num_blocks, SIZE, True, max_chunk=BUDGET), config)
+        self.fake = self.bench.runner
         self.bench.runner = self  # type: ignore[assignment]
-        self.fake = FakeRunner(self.bench.cache.config, VOCAB)
         self.scheduler = self.bench.scheduler = EncodingScheduler(self.bench.scheduler, limits(num_encodings))  # type: ignore[assignment]
         self.generation = self.scheduler._texts
         self.bench.check_books = self.check_books  # type: ignore[method-assign]

@@ -53,7 +53,7 @@ def test_who_was_away_has_saved_up_a_few_turns(
     saved: int, first: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fair_queue, "SAVED_TOKENS", saved)
-    b = bench(num_blocks=64, max_num_seqs=1)
+    b = bench(num_blocks=64, max_num_seqs=1, enable_prefix_caching=False)
     b.add(*[of("busy", f"a{i}", [i] * 8, arrival_time=i) for i in range(5)])
     b.finish()
     b.add(*[of("new", f"n{i}", [i] * 8, arrival_time=100 + i) for i in range(5)])

@@ -43,6 +43,16 @@ def test_the_choice_is_alive_and_has_the_first_token_soonest(engines: list[Engin
         assert pending + uncached + nearer + chosen.num_open_tokens - other.num_open_tokens <= 0
 
 
+def test_a_choice_among_some_takes_others_only_while_all_of_them_are_dead() -> None:
+    router = Router(4, CACHE)
+    router.place(request("a", LONG), wanted=3)  # has the prefix
+    assert [router.place(request(f"b{i}", LONG), among=(0, 1)) for i in range(3)] == [0, 1, 0]
+    router.lose(0)
+    assert router.place(request("c", LONG), among=(0, 1)) == 1
+    router.lose(1)
+    assert router.place(request("d", LONG), among=(0, 1)) in {2, 3}
+
+
 def test_with_no_prefix_in_common_the_least_loaded_takes_it_and_idle_engines_take_turns() -> None:
     router = Router(3, CACHE)
     assert [router.place(request(f"a{i}", (100 + i,) * (3 - i))) for i in range(3)] == [0, 1, 2]

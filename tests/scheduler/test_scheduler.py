@@ -136,10 +136,10 @@ def test_a_prefix_hit_skips_what_is_cached_and_is_told_in_every_event() -> None:
     b.add(request("first", [1] * 10))
     b.finish()
     b.add(request("second", [1] * 10))
-    assert b.step().prefill[0].start == 8
+    assert b.step().prefill[0].start == 9
     b.finish()
-    assert {event.num_cached_tokens for event in b.events["second"]} == {8}
-    assert (b.cache.prefix_queries, b.cache.prefix_hits) == (20, 8)
+    assert {event.num_cached_tokens for event in b.events["second"]} == {9}
+    assert (b.cache.prefix_queries, b.cache.prefix_hits) == (20, 9)
     assert b.tokens("first") == b.tokens("second")
 
 

@@ -23,6 +23,7 @@ from neuronserve.server.kv_cache import prefix_finder
 from neuronserve.server.kv_cache.blocks import BlockPool
 from neuronserve.server.kv_cache.hashing import HashChain, root_digest
 from neuronserve.server.kv_cache.manager import KVCacheManager
+from neuronserve.server.kv_cache.parts import Parts
 from neuronserve.server.kv_cache.prefix_finder import PrefixFinder
 from neuronserve.server.kv_cache.state_slots import StateSlots
 from neuronserve.server.kv_cache.tiers import Tier, Tiers
@@ -63,7 +64,7 @@ LIMITS = settings(
 FEW = settings(LIMITS, max_examples=50)
 
 TOKENS = whole.test_every_request_ends_once_with_the_tokens_of_a_model_without_a_cache
-HITS = whole.test_a_hit_is_the_longest_whole_block_prefix_ever_computed
+HITS = whole.test_a_hit_is_the_longest_prefix_ever_computed
 DIGESTS = hashing.test_digests_are_equal_exactly_where_salt_adapter_and_whole_prefix_are
 SHARED = books.test_a_table_that_shares_what_it_sees_still_gets_a_block_for_each_that_it_gives_back
 ROWS = slots.test_a_row_of_drafts_goes_on_from_the_last_accepted_token
@@ -119,6 +120,17 @@ BUGS = (
         "num_computed_tokens // self._block_size", "max(0, num_computed_tokens - 1) // self._block_size", HITS),
     Bug("a reused block keeps its name", BlockPool.take, "self.evict(block)", "pass", books.SlidingBooks),
     Bug("a failed sequence leaves its names", KVCacheManager.discard, "self.pool.forget(block)", "pass", books.Books),
+    # Parts of blocks.
+    Bug("a part has the last token", Parts.find, "len(token_ids)) - 1]", "len(token_ids))]", books.Books),
+    Bug("a part follows another prefix", Parts.stored, "chain.parent(blob.block)", "chain.parent(0)", books.Books),
+    Bug("a part has a token that was not computed", Parts.leave,
+        "num_full, tag, num_left", "num_full, tag, num_left + 1", HITS),
+    Bug("a part is not copied", Parts.copy, "self._copy(source, table[prefix.num_blocks])", "pass", books.Books),
+    Bug("the source of a part stays held", Parts.copy, "self._pool.release(source)", "pass", books.Books),
+    Bug("a source is held where no block is spare", Parts.hold, "> num_spare", "> num_spare + 99", books.Books),
+    Bug("a block that goes on keeps its name", Parts.hold, "pool.evict(block)", "pass", books.Books),
+    Bug("parts of pictures are shared", Parts.find, "not chain.media and ", "", books.Books),
+    Bug("a part of a block goes to a tier", BlockPool.evict, " and is_whole", "", books.Books),
     # Blocks.
     Bug("a block is released twice", KVCacheManager.free,
         "self._release(group, table[i])",
@@ -139,11 +151,14 @@ BUGS = (
     # Tiers.
     Bug("a damaged copy is restored", BlobFile.load,
         "record[0] != self._shape.seal(blob, record[1]) or ", "", books.Books),
-    Bug("a slot of a tier is freed twice", Tier.give_back,
+    Bug("a slot of a tier is freed twice", Tier.drop,
         "self.free.append(slot)", "self.free += [slot, slot]", books.Books),
     Bug("a mirror outlives its block", Tiers.leave,
         "self.mirrors.pop(blob.name, None)", "self.mirrors.get(blob.name)", books.Books),
-    Bug("a mirror's slot is lost", Tiers._drop_mirror, "self.tiers[0].give_back(slot)", "pass", books.Books),
+    Bug("a mirror's slot is lost", Tiers._drop_mirror, "self.tiers[0].drop(name, slot)", "pass", books.Books),
+    Bug("a copy that leaves is not logged", Tiers._slot, "tier.note(name, False)", "pass", books.Books),
+    Bug("a copy that moves down is not logged", Tiers._move_down,
+        "tier.note(name, True)", "pass", books.Books),
     # Slots of states.
     Bug("a snapshot is overwritten", StateSlots.place,
         "elif state.is_boundary and self.pool.num_free:\n        self._move(state, self.pool.take(), end)\n    elif",
@@ -158,7 +173,7 @@ BUGS = (
     # Drafts.
     Bug("a wrong draft is accepted", accepted_tokens, "token.token_id != draft or ", "", TOKENS),
     Bug("drafts of an earlier step are accepted", SpeculativeScheduler.apply,
-        "len(plan.decode), result.further", "len(plan.decode), {**self._further, **result.further}", TOKENS),
+        "num_rows > 0, result.further", "num_rows > 0, {**self._further, **result.further}", TOKENS),
     Bug("rejected drafts count as computed", SpeculativeScheduler._apply,
         "[: len(each.token_ids) - each.num_drafts]", "", TOKENS),
     Bug("drafts are not in the budget", StepDraft.place_decode,

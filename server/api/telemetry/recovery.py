@@ -1,4 +1,4 @@
-"""Metrics of engines that died and were replaced."""
+"""Metrics of sequences that went from engine to engine, after a death or a first token."""
 
 from __future__ import annotations
 
@@ -34,7 +34,14 @@ DEVICE_TIME = MetricFamily(
     "Modelled device time of recomputing and of empty slots, `paid_by` the `operator`: no request is charged",
     ("model_name", "engine", "paid_by"),
 )
-RECOVERY_FAMILIES = (RESTARTS, SEQUENCES, TOKENS, DEVICE_TIME)
+HANDED_OVER = MetricFamily(
+    "neuronserve:handed_over_prompt_tokens",
+    "counter",
+    "tokens",
+    "Prompt tokens of requests that another engine handed to this one: KV `copied`, or the rest `computed` again",
+    ("model_name", "engine", "kind"),
+)
+RECOVERY_FAMILIES = (RESTARTS, SEQUENCES, TOKENS, DEVICE_TIME, HANDED_OVER)
 
 
 def show_recovery(client: EngineClient, counters: ReadCounters, instruments: Instruments) -> None:
@@ -43,4 +50,5 @@ def show_recovery(client: EngineClient, counters: ReadCounters, instruments: Ins
     counters.add(RESTARTS, lambda: client.breaker.restarts, **shared)
     counters.add(SEQUENCES, lambda: journal.sequences, **shared)
     counters.add(TOKENS, lambda: journal.recomputed_tokens, **shared)
+    counters.add(HANDED_OVER, lambda: journal.handed_tokens, **shared)
     counters.add(DEVICE_TIME, lambda: {"operator": journal.recomputed_ns / NS}, **shared)

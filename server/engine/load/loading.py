@@ -13,7 +13,7 @@ from ...cost.calibration import use_calibration
 from ...cost.pricer import StepPricer
 from ...cost.stacks import STACKS
 from ...device.buckets import BucketLists, CompiledShapes, compiled_shapes
-from ...device.catalog import Instance, instance, use_catalog
+from ...device.catalog import instance, use_catalog
 from ...device.core import NeuronCore
 from ...device.ledger import MemoryLedger
 from ...errors import SettingsError
@@ -43,7 +43,7 @@ from ..pipeline.stage_model import stage_model, with_stages
 from ..runner import ModelRunner
 from .adapter_slots import AdapterSlots
 from .cores import group_cores, local_stages
-from .drafts import most_drafts, usable_drafts
+from .drafts import add_drafts, beside_drafts, most_drafts, open_draft, place_draft, usable_drafts
 from .inventory import core_memory, engine_facts, host_bytes, memory_notes
 from .machine import Machine, Placed
 from .model_source import context_length, open_model
@@ -95,9 +95,8 @@ class ModelLoading:
         use_catalog(config.catalog)
         use_calibration(config.calibration)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
-        self._instance: Instance = instance(config.device)
+        self._instance, path, digest = instance(config.device), Path(config.model_path), config.require_artifact_digest
         requested = with_types_of(self._instance, config.requested_formats)
-        path, digest = Path(config.model_path), config.require_artifact_digest
         self._model = open_model(path, requested, tp, config.cpu_threads, config.enable_expert_parallel, digest)
         self._whole, formats = self._model.spec, self._model.formats
         self._spec = stage_model(config, self._whole, stage)
@@ -119,6 +118,7 @@ class ModelLoading:
             formats.from_values,
             self._stack.fills_first_core,
         )
+        self._draft, self._shape = open_draft(config, self._model, requested, self._shape)
         require_type(formats.quantization, self._instance, config.allow_unsupported_types)
         self.core_ids = group_cores(config, self._instance, stage)
         share, groups = config.device_memory_utilization, config.data_parallel.size * local_stages(config)
@@ -137,9 +137,8 @@ class ModelLoading:
         # The ideal stack reads the full length under its own batching policy; Neuron's policy has buckets.
         has_full_length = self._stack.steps_read == "model length" and config.batching == self._stack.batching
         has_one = self._stack.prompts_fill == "model length"
-        buckets = BucketLists(
-            config.context_encoding_buckets, config.token_generation_buckets, has_full_length, has_one
-        )
+        own = config.context_encoding_buckets, config.token_generation_buckets
+        buckets = BucketLists(*own, has_full_length, has_one)
         return compiled_shapes(config.batching, config.max_num_seqs, self._max_model_len, buckets, self._model.buckets)
 
     def place(self) -> Placed:
@@ -154,6 +153,7 @@ class ModelLoading:
         tables = ConstantTables(cores, self._spec, self._shard, self._shape.num_positions(self._spec))
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
+        place_draft(self._draft, cores, self._on_progress)
         is_whole = encoder is None and self._agree is None
         layer = LayerPool.of(cores, self._spec, self._shard, self._shape) if is_whole else None
         groups, limits = self._footprint.groups, self._shape.limits
@@ -163,7 +163,7 @@ class ModelLoading:
             num_blocks = self._agree(num_blocks, f"{states} states and blocks for {groups.layout}")
         cache = groups.cache(num_blocks, self._config.enable_prefix_caching, states)
         sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
-        kv = KVPool.allocate(cores, groups.places, num_blocks, sizes)
+        kv = beside_drafts(self._draft, KVPool.allocate(cores, groups.places, num_blocks, sizes), cache)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         placement = with_distances(placement, self._max_model_len)
@@ -187,10 +187,10 @@ class ModelLoading:
         size, seconds = num_params(self._whole) / 1e6, time.perf_counter() - begin
         threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
         self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
-        pricer, pooling = (
-            step_pricer(self._config, self._whole, self._model.formats, self._stack, self._compiled, self._max_rank),
-            None if beside is None else beside.facts,
-        )
+        figures = self._whole, self._model.formats, self._stack, self._compiled, self._max_rank
+        pricer, pooling = step_pricer(self._config, *figures), None if beside is None else beside.facts
+        pricer.price_copies(self._footprint.kv_block)
+        add_drafts(self._draft, self.machine, runner, pricer, self._grammars)
         longest = self._compiled.longest_chunk
         info = with_stages(self._info(placement.cache, placed.ledger, placement.cores, pricer), others)
         return LoadedEngine(

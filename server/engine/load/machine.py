@@ -47,12 +47,15 @@ class Machine:
     config: EngineConfig
     shape: ServingShape
     on_progress: OnProgress
+    pool: WorkerPool | None = None  # of another model; None: there are new threads
+    num_ids: int | None = None  # of which tokens are sampled; None = the model's
 
     def runner(
         self, placement: Placement, bank: AdapterBank | None, grammars: GrammarStore, ring: Ring | None
     ) -> ModelRunner:
         """Return the runner of a placed model, or of the first stage of a pipeline."""
-        rows, size, drafts = placement.buffers.logits_array(), placement.spec.vocab_size, self.config.speculation
+        size, drafts = self.num_ids or placement.spec.vocab_size, self.config.speculation
+        rows = placement.buffers.logits_array()
         if ring is None:
             adapted = None if bank is None else build_program(placement, bank.memory)
             programs = Programs(build_program(placement), adapted)
@@ -74,7 +77,7 @@ class Machine:
         used: tuple[Compiled, ...] = (*kernels, sample, *executor.FUNCTIONS)
         seconds = compile_kernels(used, self.on_progress, limits.num_workers)
         self.on_progress(f"kernels ready in {seconds:.1f} s")
-        pool = WorkerPool(limits.num_workers)
+        pool = self.pool or WorkerPool(limits.num_workers)
         pool.bind(self.config.cpus)
         work = AttentionWork(tiles.tile_tokens, tiles.num_slots, limits.num_workers)
         sizes = limits.num_tokens, limits.num_samples, self.shape.max_model_len

@@ -54,7 +54,7 @@ class ModelledTimeline:
             name = f"decode {run.num_tokens + run.num_padding} x {run.bucket}"
             yield ModelledSpan(
                 GRAPHS,
-                name if run is charge.decode else f"prefill {run.bucket}",
+                name if run is charge.decode else f"prefill {run.bucket}" if run.bucket else "copy",
                 time_ns,
                 time_ns + run.ns,
                 _about(step_id, run),

@@ -1,4 +1,4 @@
-"""Loading of a vision encoder beside the text's model: onto the first core, in the unquantized type."""
+"""Loading of a vision encoder beside the text's model: onto the first core, in the unquantized type or in int8."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ...checkpoint.checkpoint import Checkpoint
 from ...config import CacheConfig
-from ...config.formats import WeightFormats
 from ...device.attention_layout import CHUNK
 from ...device.core import NeuronCore
 from ...kernels.compilation import compile_kernels
@@ -46,9 +45,8 @@ class VisionLoader:
     def place(self, on_progress: OnProgress) -> Placement:
         """Load the weights and allocate all memory. Raises CheckpointError and HostMemoryError."""
         spec, shard, shape, cores = self._encoder, self._shard, self._shape, [self._core]
-        formats = WeightFormats(shape.dtype, None, ())
-        source = CheckpointWeights(self._checkpoint, shard, formats, shape.limits.num_workers)
-        weights = WeightLoader(source, spec, shard, cores, formats).load(
+        source = CheckpointWeights(self._checkpoint, shard, shape.formats, shape.limits.num_workers)
+        weights = WeightLoader(source, spec, shard, cores, shape.formats).load(
             lambda line: on_progress(f"vision encoder: {line}")
         )
         cache = CacheConfig(vision_blocks(shape.max_model_len)[0], CHUNK, enable_prefix_caching=False)

@@ -10,10 +10,11 @@ from ...checkpoint.manifest import is_artifact
 from ...config import EngineConfig
 from ...cost.encode_pricer import EncodePricer
 from ...cost.model import CostModel
+from ...cost.shape import stored_dtype
 from ...cost.work import Runtime
 from ...device.buckets import powers_of_two
 from ...device.catalog import instance
-from ...placement.footprint import ServingShape, StepLimits
+from ...placement.footprint import ServingShape, StepLimits, vision_shape
 from ...scheduler.encodings import EncodingLimits
 from ...types import Encoding, Request
 from ..load.loading import LoadedEngine
@@ -65,14 +66,18 @@ def load_pictures(config: EngineConfig, loaded: LoadedEngine, on_progress: OnPro
     if vision is None or is_artifact(directory):
         return None
     text, limits = loaded.placement, StepLimits(config.max_num_batched_tokens, config.max_num_seqs, config.cpu_threads)
-    shape = ServingShape(config.dtype, loaded.info.max_model_len, config.block_size, limits)
+    formats = loaded.formats
+    types = formats.quantization, formats.modules_to_not_convert
+    sizes = config.dtype, loaded.info.max_model_len, config.block_size, limits
+    shape = ServingShape(*sizes, *types, from_values=formats.from_values)
     loader = VisionLoader(directory, spec, text.cores[0], shape)
     width = text.buffers.widths.hidden
     tower = loader.tower(loader.place(on_progress), loaded.runner.pool, width, on_progress)
     longest, usable = shape.max_model_len, VECTOR_BYTES // (vision.num_sections * width * 4)
     vectors = Vectors(max(longest, min(usable, 2 * config.max_num_seqs * longest)), vision.num_sections * width)
     loaded.runner.inputs.pictures = PictureRows(vision, vectors, text.tables.ropes, shape.max_model_len)
-    model = CostModel.of(spec.vision_encoder, instance(config.device), 1, Runtime(config.dtype))
+    runtime = Runtime(stored_dtype(vision_shape(spec, shape).quantization, config.dtype))
+    model = CostModel.of(spec.vision_encoder, instance(config.device), 1, runtime)
     steps = loaded.scheduler
     room = steps.max_chunk - steps.max_num_seqs + 1 if spec.has_whole_pictures else steps.max_model_len
     passes = EncodePricer(model, 1, powers_of_two(tower.max_patches))

@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...device.attention_layout import CHUNK, DISTANCE_COLUMNS, DISTANCE_ROWS, DISTANCE_SCORES, ITEM_BYTES, VALUES
-from ..isa import simd
+from ..isa import avx512, simd
 from ..isa.jit import inline, made_kernel, share_begin
 from ..isa.memory import fetch_add, load_f32, load_i32, load_i64, store_f32, store_i64
 from ..records import BOTH_SIDES, BOTH_SIDES_BYTES, STEP, offsets
 from . import cache_elements
 from .cache_elements import FLOAT32, CacheCell
 from .items import COUNTER_BYTES
-from .lane_rows import four_row_loops
+from .lane_rows import eight_row_loops, four_row_loops
 from .softmax import IN_FLOAT32, LINE, softmax
 from .state import begin_state, finish_row, state_bytes
 
@@ -38,7 +38,7 @@ class TextItemRecord(NamedTuple):
     position: int  # of the first token in its text
     length: int  # of the text
     states: int  # one for each row, rounded up to sixteen
-    scores: int  # of four rows
+    scores: int  # of four rows, or eight
 
 
 ITEM = offsets(TextItemRecord)
@@ -147,9 +147,43 @@ def _distance_terms(scores: Any) -> Any:
     return score_keys, add
 
 
-def _run_loop(cell: CacheCell) -> Any:
-    scores, values = four_row_loops(cell)
+def _products(cell: CacheCell) -> Any:
+    """Return the products of `count` rows from `r` on, eight or up to four, with a run of keys and of values."""
+    (scores, values), (scores_of_eight, values_of_eight) = four_row_loops(cell), eight_row_loops(cell)
     score_keys, add_terms = _distance_terms(scores)
+
+    @inline
+    def score(item, r, count, base, width, k, stride):  # type: ignore[no-untyped-def]
+        """Compute scores of the keys from `base` on; after an item's last row, that one again."""
+        op, last, s = load_i64(item + ITEM.op), load_i64(item + ITEM.rows) - 1, load_i64(item + ITEM.scores)
+        head_dim, r1, r2, r3 = load_i64(op + BOTH_SIDES.head_dim), min(r + 1, last), min(r + 2, last), min(r + 3, last)
+        q0, q1, q2, q3 = _query(item, r), _query(item, r1), _query(item, r2), _query(item, r3)
+        if count == 8:
+            q4, q5, q6, q7 = _query(item, r + 4), _query(item, r + 5), _query(item, r + 6), _query(item, r + 7)
+            scores_of_eight((q0, q1, q2, q3, q4, q5, q6, q7), k, stride, s, head_dim, width)
+            return
+        scores(q0, q1, q2, q3, k, stride, s, s + LINE, s + 2 * LINE, s + 3 * LINE, head_dim, width)
+        if load_i64(op + BOTH_SIDES.distance_keys) != 0:
+            add_terms(item, r, r3, s, q0, q1, q2, q3, base, width)
+
+    @inline
+    def add(item, r, count, v, w, width):  # type: ignore[no-untyped-def]
+        """Add `width` values from `v` on, times the rows' weights from `w` on."""
+        head_pad = load_i64(load_i64(item + ITEM.op) + BOTH_SIDES.head_pad)
+        size, others = state_bytes(head_pad), min(3, load_i64(item + ITEM.rows) - 1 - r)
+        to = load_i64(item + ITEM.states) + VALUES + r * size
+        if count == 8:
+            values_of_eight(v, w, to, size, head_pad, width)
+            return
+        w1, w2, w3 = w + min(1, others) * LINE, w + min(2, others) * LINE, w + others * LINE
+        to1, to2, to3 = to + min(1, others) * size, to + min(2, others) * size, to + others * size
+        values(v, w, w1, w2, w3, to, to1, to2, to3, head_pad, width)
+
+    return score_keys, score, add
+
+
+def _run_loop(cell: CacheCell) -> Any:
+    score_keys, score, add = _products(cell)
     softmax_row, size = softmax(IN_FLOAT32, is_scaled=False), cell.size
 
     @inline
@@ -167,31 +201,25 @@ def _run_loop(cell: CacheCell) -> Any:
     def run(item, base, width, k, v):  # type: ignore[no-untyped-def]
         """Attend with all rows to one run of `width` keys from `base` on, at `k` and `v`."""
         op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
-        head_dim, head_pad = load_i64(op + BOTH_SIDES.head_dim), load_i64(op + BOTH_SIDES.head_pad)
+        row_bytes, s = load_i64(op + BOTH_SIDES.head_pad) * size, load_i64(item + ITEM.scores)
         stride, reach = load_i64(op + BOTH_SIDES.block_size) * size, load_i64(op + BOTH_SIDES.reach)
         position, length = load_i64(item + ITEM.position), load_i64(item + ITEM.length)
-        s, state_size = load_i64(item + ITEM.scores), state_bytes(head_pad)
-        s1, s2, s3, to = s + LINE, s + 2 * LINE, s + 3 * LINE, load_i64(item + ITEM.states) + VALUES
         has_terms = load_i64(op + BOTH_SIDES.distance_keys) != 0
         if has_terms:
             score_keys(item, base, width, k, stride)
-        for r in range(0, rows, 4):
-            r1, r2, r3 = min(r + 1, rows - 1), min(r + 2, rows - 1), min(r + 3, rows - 1)
+        r = 0
+        while r < rows:
+            count = 8 if avx512.has_registers() and r + 8 <= rows and not has_terms else 4
+            after = min(r + count, rows)
             begin = max(0, _first_key(position + r // group, reach) - base)
-            end = min(width, _end_key(position + r3 // group, reach, length) - base)
-            if end <= 0 or begin >= width:
-                continue
-            q0, q1, q2, q3 = _query(item, r), _query(item, r1), _query(item, r2), _query(item, r3)
-            scores(q0, q1, q2, q3, k, stride, s, s1, s2, s3, head_dim, width)
-            if has_terms:
-                add_terms(item, r, r3, s, q0, q1, q2, q3, base, width)
-            for i in range(r, r3 + 1):
-                one_row(item, i, s + (i - r) * LINE, base, width)
-            # Slots after the last key may hold values of another text. They are never read, not even with weight zero.
-            w, at = s + begin * 4, v + begin * head_pad * size
-            w1, w2, w3 = w + (r1 - r) * LINE, w + (r2 - r) * LINE, w + (r3 - r) * LINE
-            to1, to2, to3 = to + r1 * state_size, to + r2 * state_size, to + r3 * state_size
-            values(at, w, w1, w2, w3, to + r * state_size, to1, to2, to3, head_pad, end - begin)
+            end = min(width, _end_key(position + (after - 1) // group, reach, length) - base)
+            if begin < min(end, width):
+                score(item, r, count, base, width, k, stride)
+                for i in range(r, after):
+                    one_row(item, i, s + (i - r) * LINE, base, width)
+                # Slots after the last key may hold values of another text. They are never read, whatever their weight.
+                add(item, r, count, v + begin * row_bytes, s + begin * 4, end - begin)
+            r += count
 
     return run
 

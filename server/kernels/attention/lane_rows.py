@@ -1,4 +1,4 @@
-"""Products of attention on lanes over a run of keys: scores and weighted values, four rows at a time.
+"""Products of attention on lanes over a run of keys: scores and weighted values, four or eight rows at a time.
 
 A row is one (token, query head) pair with its state (state.py) and a line of CHUNK float32 scores (softmax.py). Where
 an item has three rows left, the last is computed and stored twice. One row or two have loops of their own, except over
@@ -19,6 +19,7 @@ from ..isa.access import READ, pointer
 from ..isa.jit import inline
 from ..isa.memory import emitted, load_f32
 from .cache_elements import FLOAT32, CacheCell
+from .softmax import LINE
 
 _V = ir.VectorType(ir.FloatType(), simd.LANES)
 _VI = ir.VectorType(ir.IntType(32), simd.LANES)
@@ -185,3 +186,53 @@ def four_row_loops(cell: CacheCell) -> Any:
             simd.store(to3 + d, a3)
 
     return scores, values
+
+
+def eight_row_loops(cell: CacheCell) -> Any:
+    """Return the same for eight rows, for hosts with 32 registers: four sums leave half of their FMA units waiting."""
+    load, size = cell.load, cell.size
+
+    @inline
+    def scores(q, k, stride, s, head_dim, width):  # type: ignore[no-untyped-def]
+        """Compute scores of the rows whose queries are at the addresses `q`; lines of scores follow each other."""
+        for t in range(0, width, 16):
+            a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = simd.splat(0.0)
+            for d in range(head_dim):
+                key, at = load(k + d * stride + t * size), d * 4
+                a0 = simd.fma(simd.splat(load_f32(q[0] + at)), key, a0)
+                a1 = simd.fma(simd.splat(load_f32(q[1] + at)), key, a1)
+                a2 = simd.fma(simd.splat(load_f32(q[2] + at)), key, a2)
+                a3 = simd.fma(simd.splat(load_f32(q[3] + at)), key, a3)
+                a4 = simd.fma(simd.splat(load_f32(q[4] + at)), key, a4)
+                a5 = simd.fma(simd.splat(load_f32(q[5] + at)), key, a5)
+                a6 = simd.fma(simd.splat(load_f32(q[6] + at)), key, a6)
+                a7 = simd.fma(simd.splat(load_f32(q[7] + at)), key, a7)
+            _store_eight(s + t * 4, LINE, (a0, a1, a2, a3, a4, a5, a6, a7))
+
+    @inline
+    def values(v, w, to, step, head_pad, width):  # type: ignore[no-untyped-def]
+        """Add weighted values to rows `step` bytes apart; lines of weights follow each other."""
+        for d in range(0, head_pad, 16):
+            at = to + d * 4
+            a0, a1, a2, a3 = simd.load(at), simd.load(at + step), simd.load(at + 2 * step), simd.load(at + 3 * step)
+            at += 4 * step
+            a4, a5, a6, a7 = simd.load(at), simd.load(at + step), simd.load(at + 2 * step), simd.load(at + 3 * step)
+            for t in range(width):
+                value, x = load(v + (t * head_pad + d) * size), w + t * 4
+                a0 = simd.fma(simd.splat(load_f32(x)), value, a0)
+                a1 = simd.fma(simd.splat(load_f32(x + LINE)), value, a1)
+                a2 = simd.fma(simd.splat(load_f32(x + 2 * LINE)), value, a2)
+                a3 = simd.fma(simd.splat(load_f32(x + 3 * LINE)), value, a3)
+                a4 = simd.fma(simd.splat(load_f32(x + 4 * LINE)), value, a4)
+                a5 = simd.fma(simd.splat(load_f32(x + 5 * LINE)), value, a5)
+                a6 = simd.fma(simd.splat(load_f32(x + 6 * LINE)), value, a6)
+                a7 = simd.fma(simd.splat(load_f32(x + 7 * LINE)), value, a7)
+            _store_eight(to + d * 4, step, (a0, a1, a2, a3, a4, a5, a6, a7))
+
+    return scores, values
+
+
+@inline
+def _store_eight(at, step, rows):  # type: ignore[no-untyped-def]
+    for i in range(8):
+        simd.store(at + i * step, rows[i])

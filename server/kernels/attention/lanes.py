@@ -2,8 +2,8 @@
 
 Keys are taken in chunks of CHUNK tokens of the context, and each row applies its own causal limits. So a row's result
 does not depend on how its prompt was chunked or which rows share its item. The rows of an item (items.py) are taken
-four at a time, so one load of K or V serves four. An item with more than `direct_rows` rows converts the chunk to
-float32 in its scratch once; the numbers, and the results, are the same.
+four or eight at a time, so one load of K or V serves all. An item with more than `direct_rows` rows converts the chunk
+to float32 in its scratch once; the numbers, and the results, are the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...device.attention_layout import CHUNK, VALUES
-from ..isa import simd
+from ..isa import avx512, simd
 from ..isa.jit import inline, made_kernel
 from ..isa.memory import load_i64, prefetch_to_l2
 from ..records import ATTENTION
@@ -19,7 +19,7 @@ from . import cache_elements
 from .cache_elements import FLOAT32, CacheCell
 from .items import ITEM, attention_items
 from .lane_items import block_place, line_of, scales_of, sees, soften_rows
-from .lane_rows import four_row_loops
+from .lane_rows import eight_row_loops, four_row_loops
 from .softmax import IN_FLOAT32, LINE, softmax
 from .state import state_bytes
 
@@ -66,6 +66,51 @@ def _four_rows(cell: CacheCell) -> Any:
         size, r1, r2, r3 = state_bytes(head_pad), min(r + 1, last), min(r + 2, last), min(r + 3, last)
         w0, w1, w2, w3 = w + r * LINE, w + r1 * LINE, w + r2 * LINE, w + r3 * LINE
         values(v, w0, w1, w2, w3, to + r * size, to + r1 * size, to + r2 * size, to + r3 * size, head_pad, width)
+
+    return score_rows, add_values
+
+
+@inline
+def _are_eight(item, r, base):  # type: ignore[no-untyped-def]
+    """Return whether rows `r` to r + 7 are computed together."""
+    if avx512.has_registers() and r + 8 <= load_i64(item + ITEM.rows):
+        return sees(item, r, base) and sees(item, r + 4, base)
+    return False
+
+
+def _all_rows() -> Any:
+    """Return the products of all rows with the chunk's float32 elements."""
+    (score_four, add_four), (scores, values) = _four_rows(FLOAT32), eight_row_loops(FLOAT32)
+
+    @inline
+    def score_eight(item, r):  # type: ignore[no-untyped-def]
+        q0, q1, q2, q3 = query_of(item, r), query_of(item, r + 1), query_of(item, r + 2), query_of(item, r + 3)
+        q4, q5, q6, q7 = query_of(item, r + 4), query_of(item, r + 5), query_of(item, r + 6), query_of(item, r + 7)
+        head_dim = load_i64(load_i64(item + ITEM.op) + ATTENTION.head_dim)
+        scores((q0, q1, q2, q3, q4, q5, q6, q7), _elements(item), LINE, line_of(item, r), head_dim, CHUNK)
+
+    @inline
+    def score_rows(item, base):  # type: ignore[no-untyped-def]
+        r = 0
+        while r < load_i64(item + ITEM.rows):
+            if _are_eight(item, r, base):
+                score_eight(item, r)
+                r += 4
+            elif sees(item, r, base):
+                score_four(item, r, _elements(item), LINE, 0, CHUNK)
+            r += 4
+
+    @inline
+    def add_values(item, base, v, offset, width):  # type: ignore[no-untyped-def]
+        r, head_pad = 0, load_i64(load_i64(item + ITEM.op) + ATTENTION.head_pad)
+        size, to = state_bytes(head_pad), load_i64(item + ITEM.states) + VALUES
+        while r < load_i64(item + ITEM.rows):
+            if _are_eight(item, r, base):
+                values(v, line_of(item, r) + offset * 4, to + r * size, size, head_pad, width)
+                r += 4
+            elif sees(item, r, base):
+                add_four(item, r, v, offset, width)
+            r += 4
 
     return score_rows, add_values
 
@@ -148,7 +193,7 @@ def _values(cell: CacheCell, is_direct: bool) -> Any:
 def _chunk_loops(cell: CacheCell) -> Any:
     score, add = _keys(cell, True), _values(cell, True)
     convert_keys, convert_values = _keys(cell, False), _values(cell, False)
-    score_rows, add_values = _four_rows(FLOAT32)
+    score_rows, add_values = _all_rows()
     soften, direct_rows = soften_rows(softmax(IN_FLOAT32, cell.is_scaled)), cell.direct_rows
 
     @inline
@@ -159,9 +204,7 @@ def _chunk_loops(cell: CacheCell) -> Any:
             score(item, base, first, stop)
         else:
             convert_keys(item, base, first, stop)
-            for r in range(0, rows, 4):
-                if sees(item, r, base):
-                    score_rows(item, r, _elements(item), LINE, 0, CHUNK)
+            score_rows(item, base)
         soften(item, base)
 
     @inline
@@ -172,10 +215,7 @@ def _chunk_loops(cell: CacheCell) -> Any:
             add(item, base, begin, end)
         else:
             convert_values(item, base, begin, end)
-            v = _elements(item) + (begin - base) * head_pad * 4
-            for r in range(0, rows, 4):
-                if sees(item, r, base):
-                    add_values(item, r, v, begin - base, end - begin)
+            add_values(item, base, _elements(item) + (begin - base) * head_pad * 4, begin - base, end - begin)
 
     return weigh, add_up
 

@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from . import instruction, simd
+from . import instruction, simd, target
 from .access import WRITE, pointer
 from .dot_product import BFloat
 from .jit import inline
@@ -21,6 +21,12 @@ _LOG2E = 1.4426950408889634
 _CUBIC = (0.99992522, 0.69583354, 0.22606717, 0.07802451)  # least relative error; bfloat16 rounds by up to 2e-3
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _V = ir.VectorType(ir.FloatType(), simd.LANES)
+
+
+@emitted(types.boolean)
+def has_registers(builder: Any) -> Any:
+    """Return whether kernels are compiled for 32 registers of 512 bits; LLVM drops the branch that is not taken."""
+    return ir.Constant(ir.IntType(1), int(target.compiled_features().get("avx512f", False)))
 
 
 def _store_halves(builder: Any, address: Any, halves: Any) -> Any:

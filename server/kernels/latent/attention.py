@@ -14,10 +14,11 @@ from ..attention import cache_elements
 from ..attention.cache_elements import CacheCell
 from ..attention.items import ITEM, attention_items
 from ..attention.lane_items import line_of, scales_of, soften_rows
-from ..attention.lane_rows import four_row_loops
+from ..attention.lane_rows import eight_row_loops, four_row_loops
 from ..attention.lanes import by_block, fetch_next, prepare, query_of
 from ..attention.softmax import IN_FLOAT32, LINE, softmax
 from ..attention.state import state_bytes
+from ..isa import avx512
 from ..isa.jit import Kernel, inline, made_kernel
 from ..isa.memory import load_f32, load_i64, store_f32
 from ..records import ATTENTION
@@ -50,7 +51,7 @@ def _keys(cell: CacheCell) -> Any:
 
 
 def _values(cell: CacheCell) -> Any:
-    size, (_, add) = cell.size, four_row_loops(cell)
+    size, (_, add), (_, add_eight) = cell.size, four_row_loops(cell), eight_row_loops(cell)
 
     @inline
     def values(item, offset, width, place, at):  # type: ignore[no-untyped-def]
@@ -58,7 +59,10 @@ def _values(cell: CacheCell) -> Any:
         op, last, w = load_i64(item + ITEM.op), load_i64(item + ITEM.rows) - 1, line_of(item, 0) + offset * 4
         row_pad, to = load_i64(op + ATTENTION.head_pad), load_i64(item + ITEM.states) + VALUES
         v, state = load_i64(op + ATTENTION.k_cache) + place + at * row_pad * size, state_bytes(row_pad)
-        for r in range(0, last + 1, 4):
+        eights = (last + 1) // 8 * 8 if avx512.has_registers() else 0
+        for r in range(0, eights, 8):
+            add_eight(v, w + r * LINE, to + r * state, state, row_pad, width)
+        for r in range(eights, last + 1, 4):
             r1, r2, r3 = min(r + 1, last), min(r + 2, last), min(r + 3, last)
             w0, w1, w2, w3 = w + r * LINE, w + r1 * LINE, w + r2 * LINE, w + r3 * LINE
             add(v, w0, w1, w2, w3, to + r * state, to + r1 * state, to + r2 * state, to + r3 * state, row_pad, width)

@@ -1,4 +1,4 @@
-"""Inner loops of the matmuls on vector lanes: sums of one row, or of four, by two column tiles.
+"""Inner loops of the matmuls on vector lanes: sums of one row, of four or of eight, by two column tiles.
 
 Lanes are columns and k runs in order, whichever rows are multiplied together, so an element's sum has one order. Sums
 go through memory on the worker's stack, so that the epilogue is compiled once for each kernel, not for each row.
@@ -13,7 +13,7 @@ from ..isa.jit import inline
 from ..isa.memory import stack_lines
 from .loop import LINE
 
-ROWS = 4  # multiplied together; a panel's sixteen rows are a multiple
+ROWS = 4  # multiplied together, or twice as many; a panel's sixteen rows are a multiple
 SUMS = 2 * LINE  # bytes of one row's sums of two column tiles
 PANEL_ROWS = 16
 
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     at_once: int = 1  # lines that `dot` takes at once
 
 
-stack_sums = stack_lines(ROWS * SUMS // 64)
+stack_sums = stack_lines(2 * ROWS * SUMS // 64)
 
 
 def one_row(step: Step) -> Any:
@@ -83,9 +83,32 @@ def _both_tiles(of_tile: Any) -> Any:
     return products
 
 
+def _four_rows(step: Step) -> Any:
+    dot, row = step.dot, step.row
+
+    @inline
+    def add(c0, c1, c2, c3, d0, d1, d2, d3, at, left, right):  # type: ignore[no-untyped-def]
+        """Add to the sums of four rows by two column tiles their products with the lines `left` and `right`."""
+        c0, d0 = dot(c0, at, left), dot(d0, at, right)
+        c1, d1 = dot(c1, at + row, left), dot(d1, at + row, right)
+        c2, d2 = dot(c2, at + 2 * row, left), dot(d2, at + 2 * row, right)
+        c3, d3 = dot(c3, at + 3 * row, left), dot(d3, at + 3 * row, right)
+        return c0, c1, c2, c3, d0, d1, d2, d3
+
+    return add
+
+
+@inline
+def _store_rows(sums, c0, c1, c2, c3, d0, d1, d2, d3):  # type: ignore[no-untyped-def]
+    store_tiles(sums, c0, d0)
+    store_tiles(sums + SUMS, c1, d1)
+    store_tiles(sums + 2 * SUMS, c2, d2)
+    store_tiles(sums + 3 * SUMS, c3, d3)
+
+
 def by_two_tiles(step: Step, panel: int) -> Any:
     """Return the product of four rows by two column tiles at once, for hosts with 32 registers of 512 bits."""
-    dot, lines, word, row, at_once = step
+    add, lines, word, at_once = _four_rows(step), step.lines, step.word, step.at_once
 
     @inline
     def products(a, b0, b1, width, panels, sums):  # type: ignore[no-untyped-def]
@@ -93,14 +116,32 @@ def by_two_tiles(step: Step, panel: int) -> Any:
         for k in range(panels):
             for i in range(0, lines, at_once):
                 at, line = a + k * panel + i * word, (k * lines + i) * LINE
-                c0, d0 = dot(c0, at, b0 + line), dot(d0, at, b1 + line)
-                c1, d1 = dot(c1, at + row, b0 + line), dot(d1, at + row, b1 + line)
-                c2, d2 = dot(c2, at + 2 * row, b0 + line), dot(d2, at + 2 * row, b1 + line)
-                c3, d3 = dot(c3, at + 3 * row, b0 + line), dot(d3, at + 3 * row, b1 + line)
-        store_tiles(sums, c0, d0)
-        store_tiles(sums + SUMS, c1, d1)
-        store_tiles(sums + 2 * SUMS, c2, d2)
-        store_tiles(sums + 3 * SUMS, c3, d3)
+                c0, c1, c2, c3, d0, d1, d2, d3 = add(c0, c1, c2, c3, d0, d1, d2, d3, at, b0 + line, b1 + line)
+        _store_rows(sums, c0, c1, c2, c3, d0, d1, d2, d3)
+
+    return products
+
+
+def eight_by_two_tiles(step: Step, panel: int) -> Any:
+    """Return the product of eight rows by two column tiles at once: sums take sixteen of 32 registers.
+
+    VDPBF16PS needs that many sums that do not wait for each other: hosts begin two a cycle, and each takes six.
+    """
+    add, lines, word, row, at_once = _four_rows(step), step.lines, step.word, step.row, step.at_once
+
+    @inline
+    def products(a, b0, b1, width, panels, sums):  # type: ignore[no-untyped-def]
+        c0 = c1 = c2 = c3 = c4 = c5 = c6 = c7 = simd.splat(0.0)
+        d0 = d1 = d2 = d3 = d4 = d5 = d6 = d7 = simd.splat(0.0)
+        for k in range(panels):
+            for i in range(0, lines, at_once):
+                at, line = a + k * panel + i * word, (k * lines + i) * LINE
+                left, right = b0 + line, b1 + line
+                c0, c1, c2, c3, d0, d1, d2, d3 = add(c0, c1, c2, c3, d0, d1, d2, d3, at, left, right)
+                at += 4 * row
+                c4, c5, c6, c7, d4, d5, d6, d7 = add(c4, c5, c6, c7, d4, d5, d6, d7, at, left, right)
+        _store_rows(sums, c0, c1, c2, c3, d0, d1, d2, d3)
+        _store_rows(sums + 4 * SUMS, c4, c5, c6, c7, d4, d5, d6, d7)
 
     return products
 

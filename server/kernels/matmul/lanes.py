@@ -24,6 +24,7 @@ from .lane_products import (
     by_row_pairs,
     by_tile,
     by_two_tiles,
+    eight_by_two_tiles,
     one_row,
     stack_sums,
     unchanged,
@@ -81,12 +82,14 @@ class Product(NamedTuple):
     wide: Widened | None = None  # for four rows, instead of `step`
     tile_lines: int = 16  # of a tile of weights
     convert: Any = None  # (codes, scales, target, tiles): converts weights to bfloat16 first, each tile to two
+    eight_rows: Any = None  # for more than four rows; None: by fours
 
 
 def _item(product: Product, output: epilogue.Output) -> Any:
-    step, scaling, four_rows, wide, tile_lines, convert = product
+    step, scaling, four_rows, wide, tile_lines, convert, eight_rows = product
     one, finish = one_row(step), _finisher(scaling, output)
     four = unchanged(step, four_rows) if wide is None else widened(wide, four_rows)
+    eight, at_most = (four, ROWS) if eight_rows is None else (unchanged(step, eight_rows), 2 * ROWS)
     tile_panels, row_bytes = tile_lines // step.lines, step.row
     weights_of = stored_weights(tile_lines) if convert is None else scaled_weights(convert)
 
@@ -95,15 +98,19 @@ def _item(product: Product, output: epilogue.Output) -> Any:
         """Multiply rows `begin` to `end` by column tiles n and n + 1, or n alone if `width` is 1."""
         b0, b1, k_tiles = weights_of(op, n, width, scratch)
         panels, sums = k_tiles * tile_panels, stack_sums()
-        for first in range(begin, end, ROWS):
+        first = begin
+        while first < end:
             a = load_i64(op + MATMUL.activations) + (first // 16 * 16 * panels + first % 16) * row_bytes
-            count = min(ROWS, end - first)
-            if count > 1:  # rows after the last are the panel's padding
+            count = min(at_most - first % at_most, end - first)  # a share of rows may begin at any multiple of four
+            if count > ROWS:  # rows after the last are the panel's padding
+                eight(a, b0, b1, width, panels, sums, scratch)
+            elif count > 1:
                 four(a, b0, b1, width, panels, sums, scratch)
             else:
                 one(a, b0, b1, panels, sums)
             for i in range(count):
                 finish(op, first + i, n, width, sums + i * SUMS)
+            first += count
 
     return item
 
@@ -138,18 +145,21 @@ def _pairs(narrow: Any, wide: Any, four_rows: Any) -> Product:
 
 
 _F32 = Product(Step(dot_product.dot_f32, 32, row=128), _PLAIN, tile_lines=32)
+_BF16 = Product(Step(dot_product.dot_bf16_avx512, 16), _PLAIN, by_two_tiles, eight_rows=eight_by_two_tiles)
 _MXFP8 = Product(Step(dot_product.DOT_BF16.narrow, 16), _PLAIN, convert=from_mxfp8)
 _BF16_ARM = Product(Step(neon.dot_bf16, 16, at_once=neon.LINES), _PLAIN, by_row_pairs(neon.pairs_bf16))
 _I8_ARM = Product(Step(neon.dot_i8, 16, at_once=neon.LINES), _INT)
 PRODUCTS: dict[str, dict[Isa, Product]] = {
     "f32": {"avx512": _F32._replace(four_rows=by_two_tiles), "portable": _F32},
     "bf16": {
-        "avx512-bf16": Product(Step(dot_product.dot_bf16_avx512, 16), _PLAIN, by_two_tiles),
+        "avx512-bf16": _BF16,
         "neon-i8mm": _BF16_ARM,
         **_floats(dot_product.DOT_BF16, 2, _PLAIN),
     },
     "i8": {
-        "avx512-vnni": Product(Step(dot_product.dot_i8_avx512_vnni, 16), _INT_OFFSET, by_two_tiles),
+        "avx512-vnni": Product(
+            Step(dot_product.dot_i8_avx512_vnni, 16), _INT_OFFSET, by_two_tiles, eight_rows=eight_by_two_tiles
+        ),
         "avx512": _pairs(dot_product.dot_i8_avx512, dot_product.dot_i16_avx512, by_two_tiles),
         "avx2-vnni": Product(Step(dot_product.dot_i8_avx2_vnni, 16), _INT_OFFSET),
         "avx2": _pairs(dot_product.dot_i8_avx2, dot_product.dot_i16_avx2, by_tile),
@@ -161,7 +171,7 @@ PRODUCTS: dict[str, dict[Isa, Product]] = {
     "e4m3": _floats(dot_product.DOT_E4M3, 4, _COLUMNS),
     "e5m2": _floats(dot_product.DOT_E5M2, 4, _COLUMNS),
     "mxfp8": {
-        "avx512-bf16": Product(Step(dot_product.dot_bf16_avx512, 16), _PLAIN, by_two_tiles, convert=from_mxfp8),
+        "avx512-bf16": _BF16._replace(convert=from_mxfp8),
         "avx512": _MXFP8._replace(four_rows=by_two_tiles),
         "neon-i8mm": _BF16_ARM._replace(convert=from_mxfp8),
         "portable": _MXFP8,

@@ -143,7 +143,7 @@ def _run_block(has_delta: bool, recall: Any, last: Any, inner: Any, width: int) 
         key, query = load_i64(tokens + TOKENS.keys), load_i64(tokens + TOKENS.queries)
         end, decays = load_i64(tokens + TOKENS.num_tokens) - 1, load_i64(tokens + TOKENS.decays)
         if has_delta:
-            recall(source, key, dim, work + ANSWER)
+            recall(source, key, dim, work + ANSWER, ahead)
         for i in range(end + 1):
             write_delta(tokens, i, column, count, work)
             to = states + load_i32(slots + i * 4) * slot_bytes
@@ -161,8 +161,9 @@ def _run_block(has_delta: bool, recall: Any, last: Any, inner: Any, width: int) 
 def _run_tokens(has_delta: bool) -> Any:
     """Return the pass of a head's tokens over its state, from `source` to their slots; `states` is in slot 0."""
     then: Next = "answer" if has_delta else "nothing"
-    four = _run_block(has_delta, recall_four, advance_four("prefetch"), advance_four(then), STATE_COLUMNS)
-    one = _run_block(has_delta, recall_one, advance_one("prefetch"), advance_one(then), 16)
+    last: Next = "load half" if has_delta else "load"
+    four = _run_block(has_delta, recall_four, advance_four(last), advance_four(then), STATE_COLUMNS)
+    one = _run_block(has_delta, recall_one, advance_one(last), advance_one(then), 16)
 
     @inline
     def run(op, tokens, source, states, ahead):  # type: ignore[no-untyped-def]
@@ -211,7 +212,7 @@ def _do_item(has_delta: bool, set_keys: Any) -> Any:
         if source == 0:
             source = states + load_i32(writes + first * 4) * slot_bytes
             _clear(source, size)
-        ahead = source
+        ahead = states + size + load_i32(reads) * slot_bytes  # the next head's state of the first sequence
         if seq + 1 < load_i64(step + STEP.num_seqs):
             ahead = states + load_i32(reads + seq * 4 + 4) * slot_bytes
         gates = load_i64(operands + RECURRENCE.scratch) + worker * load_i64(operands + RECURRENCE.scratch_stride)

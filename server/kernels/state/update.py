@@ -2,7 +2,8 @@
 
 Lanes are columns and keys run in order, so each sum has one order. A pass updates the state, adds up the token's output
 and, for the delta rule, what the state answers to the next token's key: one read and one write of the state a token.
-The last token of a run has no next, and loads the block that follows instead.
+The last token of a run has no next, and loads the block that follows instead; for the delta rule only its second half,
+since the question for the first token's key has loaded the first, so that memory is always busy.
 """
 
 from __future__ import annotations
@@ -16,22 +17,31 @@ from ..isa.memory import load_f32, prefetch_to_l2
 
 ROW = 4 * STATE_COLUMNS  # bytes of one key's state in a block of four vectors
 ANSWER, DELTA = ROW, 2 * ROW  # in a block's working memory, which begins with the output
-Next = Literal["answer", "prefetch", "nothing"]  # what a pass does for the next token or block
+Next = Literal["answer", "load", "load half", "nothing"]  # what a pass does for the next token or block
 
 
 @inline
-def recall_four(state, key, key_dim, to):  # type: ignore[no-untyped-def]
-    """Write k' state."""
+def _load_row(block, i):  # type: ignore[no-untyped-def]
+    """Load row `i` of a block to the second cache."""
+    for line in range(0, ROW, 64):
+        prefetch_to_l2(block + i * ROW + line)
+
+
+@inline
+def recall_four(state, key, key_dim, to, following):  # type: ignore[no-untyped-def]
+    """Write k' state, and load the first half of the block that follows."""
     a0 = a1 = a2 = a3 = simd.splat(0.0)
     for i in range(key_dim):
         row, k = state + i * ROW, simd.splat(load_f32(key + i * 4))
         a0, a1 = simd.fma(simd.load(row), k, a0), simd.fma(simd.load(row + 64), k, a1)
         a2, a3 = simd.fma(simd.load(row + 128), k, a2), simd.fma(simd.load(row + 192), k, a3)
+        if i % 2 == 0:
+            _load_row(following, i // 2)
     simd.store_four(to, a0, a1, a2, a3)
 
 
 @inline
-def recall_one(state, key, key_dim, to):  # type: ignore[no-untyped-def]
+def recall_one(state, key, key_dim, to, following):  # type: ignore[no-untyped-def]
     """Write k' state of one vector."""
     a = simd.splat(0.0)
     for i in range(key_dim):
@@ -46,7 +56,7 @@ def _updated(row, decay, k, delta):  # type: ignore[no-untyped-def]
 
 def advance_four(then: Next) -> Any:
     """Return a token's pass over four vectors of columns; `following` is the next token's key, or the next block."""
-    answers, prefetches = then == "answer", then == "prefetch"
+    answers, loads, loads_half = then == "answer", then == "load", then == "load half"
 
     @inline
     def advance(source, to, key, query, following, decay, key_dim, work):  # type: ignore[no-untyped-def]
@@ -64,9 +74,10 @@ def advance_four(then: Next) -> Any:
             if answers:
                 n = simd.splat(load_f32(following + i * 4))
                 a0, a1, a2, a3 = simd.fma(s0, n, a0), simd.fma(s1, n, a1), simd.fma(s2, n, a2), simd.fma(s3, n, a3)
-            if prefetches:
-                for line in range(0, ROW, 64):
-                    prefetch_to_l2(following + i * ROW + line)
+            if loads:
+                _load_row(following, i)
+            if loads_half and i % 2 == 1:
+                _load_row(following, (key_dim + i) // 2)
         simd.store_four(work, o0, o1, o2, o3)
         if answers:
             simd.store_four(work + ANSWER, a0, a1, a2, a3)

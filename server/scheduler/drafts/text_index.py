@@ -5,29 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 _MOST_CANDIDATES = 8  # occurrences that a search compares: it takes microseconds on any text
+_BITS = 32  # of a token in a key
 
 
 class TextIndex:
-    """Positions after each run of `width` tokens of one text. The text itself stays with the caller and only grows."""
+    """Positions after each run of `width` tokens of one text. The text itself stays with the caller and only grows.
 
-    __slots__ = ("_earlier", "_latest", "_width")
+    A run is named by an integer of its tokens' bits, which the garbage collector does not follow.
+    """
+
+    __slots__ = ("_earlier", "_key", "_latest", "_mask", "_width")
 
     def __init__(self, width: int) -> None:
-        self._width = width
-        self._latest: dict[tuple[int, ...], int] = {}  # position after the latest occurrence of a run
-        self._earlier: list[int] = [0] * width  # by position: that after the occurrence before; 0 = none
+        self._width, self._mask = width, (1 << _BITS * width) - 1
+        self._key = 0  # of the last tokens that were indexed
+        self._latest: dict[int, int] = {}  # position after the latest occurrence of a run
+        self._earlier: list[int] = [0]  # by position: that after the occurrence before; 0 = none
 
     def extend(self, text: Sequence[int], end: int) -> None:
         """Index the runs that end up to position `end` of `text`."""
-        latest, earlier, width = self._latest, self._earlier, self._width
-        for at in range(len(earlier), end + 1):
-            run = tuple(text[at - width : at])
-            earlier.append(latest.get(run, 0))
-            latest[run] = at
+        latest, earlier, mask, key = self._latest, self._earlier, self._mask, self._key
+        for at, token in enumerate(text[len(earlier) - 1 : end], len(earlier)):
+            key = (key << _BITS | token) & mask
+            earlier.append(latest.get(key, 0))
+            if at >= self._width:
+                latest[key] = at
+        self._key = key
 
     def positions(self, tail: Sequence[int]) -> Iterator[int]:
         """Yield the positions after occurrences of the last `width` tokens of `tail`, latest first."""
-        at = self._latest.get(tuple(tail[-self._width :]), 0)
+        if len(tail) < self._width:
+            return
+        key = 0
+        for token in tail[-self._width :]:
+            key = key << _BITS | token
+        at = self._latest.get(key & self._mask, 0)
         for _ in range(_MOST_CANDIDATES):
             if not at:
                 return
