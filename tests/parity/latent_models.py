@@ -59,7 +59,7 @@ FAMILIES: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 
 OTHERS = {  # without latent attention
-    "glm-4.5": ("glm4_moe", 4, _EXPERTS | {"head_dim": 18, "use_qk_norm": True, "num_key_value_heads": 2})
+    "glm-4.5": ("glm4_moe", 4, _EXPERTS | {"head_dim": 20, "use_qk_norm": True, "num_key_value_heads": 2})
 }
 
 

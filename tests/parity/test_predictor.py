@@ -34,6 +34,7 @@ CASES = [
     ("deepseek-v3", True, 1),
     ("deepseek-v3", False, 2),
     ("glm-4.7-flash", True, 2),
+    ("glm-4.5", True, 1),
 ]  # model, has a head of its own, tp
 
 

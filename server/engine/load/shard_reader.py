@@ -185,8 +185,7 @@ class ShardReader:
     def columns(self, linear: Linear, core: int) -> Iterator[tuple[int, slice | None]]:
         """Yield runs of the core's inputs: the first column in the core's matrix, and the columns of the tensor."""
         if not linear.is_row_parallel:
-            first = linear.first_column
-            yield 0, slice(first, first + linear.inputs.size) if linear.row_length else None
+            yield 0, slice(linear.first_column, linear.first_column + linear.inputs.size) if linear.row_length else None
             return
         unit = linear.inputs.unit_size
         for run in self._shard.runs(linear.inputs, core):
