@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -23,6 +24,8 @@ from neuronserve.server.scheduler.scheduler import Scheduler
 from neuronserve.server.scheduler.speculative import scheduler_of
 from neuronserve.server.settings.model import DEFAULT_MODEL
 from neuronserve.server.types import Request, SamplingParams
+from tests.api.serving import running_server
+from tests.api.telemetry.scraping import scrape
 from tests.engine.config import engine_config
 from tests.engine.mailbox import Mailbox, run_all
 from tests.engine.test_draft_model import Watched
@@ -172,3 +175,19 @@ def test_models_without_the_layer_are_refused(tmp_path: Path, kernel_cache: str)
     save(random_model("deepseek-v3", num_nextn_predict_layers=1), tmp_path / "model")
     with pytest.raises(CheckpointError, match=r"tensor model\.layers\.3\.enorm\.weight: missing"):
         load(tmp_path / "model", kernel_cache)
+
+
+def test_a_server_drafts_and_answers_as_without(tmp_path: Path, kernel_cache: str) -> None:
+    written(random_model("glm-4.5"), True, tmp_path / "model")
+    flags = "--max-model-len", "192", "--dtype", "float32", "--kernel-cache-dir", kernel_cache
+    method = '{"method": "deepseek_mtp", "num_speculative_tokens": 2}'
+    body = {"model": "fake", "prompt": [5, 9, 7] * 9, "max_tokens": 90, "temperature": 0, "ignore_eos": True}
+    found = []
+    for options in ((), ("--speculative-config", method)):
+        with running_server(tmp_path / "model", *flags, *options, program="neuronserve") as server:
+            asked = body | {"return_token_ids": True}
+            (choice,) = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=300).json()["choices"]
+            found.append(choice["token_ids"])
+            drafts = scrape(server.url)
+    assert found[0] == found[1]
+    assert drafts.value("vllm:spec_decode_num_draft_tokens_total") > 0
