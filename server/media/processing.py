@@ -51,12 +51,14 @@ def _prepare(model_type: str, options: dict[str, Any], layout: Layout, most_pixe
 
 
 def _processor(family: PictureFamily, options: dict[str, Any]) -> Any:
-    """Return transformers' processor."""
+    """Return transformers' processor, or the own one of a family for which transformers' needs torch."""
     for name in ("torch", "torchvision"):  # transformers would import them where they are installed
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     logging.disable(logging.WARNING)  # that there is no torch
     module, _, name = family.processor.rpartition(".")
-    kind = getattr(importlib.import_module(f"transformers.models.{module}"), name)
+    own = module.removeprefix(".")
+    package = "transformers.models" if own == module else __package__
+    kind = getattr(importlib.import_module(f".{own}", package), name)
     return kind(**{key: value for key, value in options.items() if not key.endswith(("_type", "processor_class"))})
 
 

@@ -16,6 +16,7 @@ from ..rope import read_rope
 from ..vision import Average, Connector, Join, PatchSpec, RowLinear, RowNorm, VisionSpec
 from .vision_gemma4 import read_gemma4
 from .vision_keys import ACTIVATIONS, Channels, Eyes, Side, Text, Whole, linear
+from .vision_llama4 import read_llama4
 from .vision_qwen import read_qwen2, read_qwen3, read_qwen25, read_qwen35
 
 
@@ -171,6 +172,7 @@ _READERS: dict[str, Callable[[Values, Whole, Text], VisionSpec | None]] = {
     "Idefics3ForConditionalGeneration": _idefics3,
     "Gemma3ForConditionalGeneration": _gemma3,
     "Gemma4ForConditionalGeneration": read_gemma4,
+    "Llama4ForConditionalGeneration": read_llama4,
     "Mistral3ForConditionalGeneration": _mistral3,
     "LlavaForConditionalGeneration": _llava,
     "Qwen2VLForConditionalGeneration": read_qwen2,
