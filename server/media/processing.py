@@ -51,7 +51,10 @@ def _prepare(model_type: str, options: dict[str, Any], layout: Layout, most_pixe
 
 
 def _processor(family: PictureFamily, options: dict[str, Any]) -> Any:
-    """Return transformers' processor, or the own one of a family for which transformers' needs torch."""
+    """Return transformers' processor, or the own one of a family for which transformers' needs torch.
+
+    Raises PictureError for options that cannot be used.
+    """
     for name in ("torch", "torchvision"):  # transformers would import them where they are installed
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     logging.disable(logging.WARNING)  # that there is no torch
@@ -59,7 +62,10 @@ def _processor(family: PictureFamily, options: dict[str, Any]) -> Any:
     own = module.removeprefix(".")
     package = "transformers.models" if own == module else __package__
     kind = getattr(importlib.import_module(f".{own}", package), name)
-    return kind(**{key: value for key, value in options.items() if not key.endswith(("_type", "processor_class"))})
+    try:
+        return kind(**{key: value for key, value in options.items() if not key.endswith(("_type", "processor_class"))})
+    except (TypeError, ValueError) as error:
+        raise PictureError(str(error)) from error
 
 
 def _read(family: PictureFamily, processor: Any, layout: Layout, most_pixels: int, data: bytes) -> bytes:
