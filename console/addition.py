@@ -36,9 +36,6 @@ class ConsolePages:
         """Return nothing: the pages change no answer."""
         return {}
 
-    def offer(self, hub: Any) -> None:
-        """Offer nothing: several API processes have no console."""
-
 
 def events_router(stream: LiveStream) -> APIRouter:
     """GET /console/events."""

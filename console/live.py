@@ -11,7 +11,6 @@ import msgspec
 from ..server.api.http.event_stream import frame
 from ..server.errors import EngineDead
 from ..server.link.client import EngineClient
-from ..server.link.hub.remote import RemoteEngine
 from ..server.link.messages import BlockMap, ReadBlocks
 from .history import BIN_S, NUM_BINS
 from .snapshot import NOT_SERVING, Recorder, blocks_record
@@ -93,8 +92,8 @@ class LiveStream:
                 page.put_nowait(data)
 
 
-async def _read_blocks(client: EngineClient | RemoteEngine) -> BlockMap:
-    if isinstance(client, RemoteEngine) or not client.is_up:  # several API processes have no console
+async def _read_blocks(client: EngineClient) -> BlockMap:
+    if not client.is_up:
         return BlockMap()
     return await client.ask(ReadBlocks(), BlockMap)
 

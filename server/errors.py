@@ -10,7 +10,7 @@ NeuronserveError
 │   ├── HostMemoryError           the host has less memory than the emulation needs
 │   ├── AdapterSlotsFull          more LoRA adapters than there is room for
 │   ├── EngineLost                an engine died while it served: exit code 1 at the server's end
-│   └── WorkerLost                one of several API processes died again and again: exit code 1
+│   └── ReplicaEnded              a replica of --replicas died again and again: exit code 1
 ├── StepTooLarge                  a step is beyond what the runner has room for: a defect of the server
 ├── KernelAccessError             a kernel left the memory of its operands: a defect, found in checked mode only
 └── RequestError                  one request is refused; no other request notices
@@ -38,8 +38,8 @@ NeuronserveError
     ├── EngineDead                503: the engine process has ended
     └── StorageFull               507: nothing more can be stored
 
-Errors of one room stay there: `ChatError` and `Unreachable` (server/chat, server/monitor), `ClientFailed`,
-`CassetteError`, `NotRecorded`, `UpstreamFailed`, `InjectedError` and `InjectedLimit` (testkit).
+Errors of one room stay there: `ChatError`, `Unreachable`, `ReplicaLost`, `ModelChanged`,
+`StageLost`, `ClientFailed`, `CassetteError`, `NotRecorded`, `UpstreamFailed`, `InjectedError`, `InjectedLimit`.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class EngineLost(StartError):
     exit_code = 1
 
 
-class WorkerLost(StartError):
-    """An API process died more often than it is restarted. The server ends, so that a supervisor restarts it."""
+class ReplicaEnded(StartError):
+    """A replica died more often than it is restarted. The router ends, so that a supervisor restarts it."""
 
     exit_code = 1
 

@@ -91,11 +91,11 @@ def script(tmp_path: Path) -> list[str]:
     return [sys.executable, str(file)]
 
 
-@pytest.mark.parametrize("options", [(), thorough(("--api-workers", "2", "--data-dir", "../data"))])
+@pytest.mark.parametrize("options", [(), thorough(("--replicas", "2", "--data-dir", "../data"))])
 def test_a_server_executes_nothing_of_its_working_directory(
     trap: Path, script: list[str], kernel_cache: str, options: tuple[str, ...]
 ) -> None:
-    """Engine, templates, grammars, the planner, compile helpers and API workers are processes of their own."""
+    """Engine, templates, grammars, the planner, compile helpers and replicas are processes of their own."""
     command = [*script, "serve", "--port", "0", "--kernel-cache-dir", kernel_cache, *options]
     environ = {**os.environ, "NEURONSERVE_LOG_LEVEL": "warning"}
     environ.pop("PYTHONPATH", None)

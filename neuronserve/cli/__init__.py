@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from neuronserve.cli import client_tests, commands, pipeline
+from neuronserve.cli import client_tests, commands, pipeline, route
 from neuronserve.cli.call import Call, Parser
 from neuronserve.cli.ending import INTERRUPTED, leave
 from neuronserve.server import __version__
@@ -69,6 +69,7 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
 Run = Callable[[Call], int | None]
 COMMANDS: dict[str, tuple[Run, str]] = {
     "serve": (commands.serve, "serve a model over HTTP"),
+    "route": (route.route, "spread requests over servers, and continue streams of those that are lost"),
     "run-batch": (commands.run_batch, "answer a file of requests, without HTTP"),
     "bench latency": (commands.bench_latency, "measure prefill and decode of a model in this process, without HTTP"),
     "bench throughput": (commands.bench_throughput, "measure many sequences at once in this process, without HTTP"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,34 +25,17 @@ def serve(call: Call) -> None:
     if not {"-h", "--help"}.intersection(call.argv):
         start_fork_server()
     from neuronserve.cli.real_device import check_serve
-    from neuronserve.cli.serve import additions_of, serve_settings
-    from neuronserve.server.link.handle import start_engines
+    from neuronserve.cli.serve import serve_alone, serve_settings
 
     settings = call.settings(serve_settings())
     settings.require_price()
     model_path = check_serve(settings, partial(_model_path, settings))
-    engines = start_engines(settings.engine_configs(model_path), call.engine, settings.engine_mode)
-    try:
-        from neuronserve.server.api.http.deferred import import_fastapi
+    if settings.replicas > 1:
+        from neuronserve.cli.replicas import serve_replicas
 
-        import_fastapi()
-        from neuronserve.server.api import server
-        from neuronserve.server.api.listener import bind
-
-        config = settings.api_config(model_path)
-        config = replace(config, additions=additions_of(settings))
-        listener = bind(settings.host, settings.port)
-        if settings.api_workers > 1:
-            from neuronserve.cli.worker import start_worker
-            from neuronserve.server.api.workers import supervisor
-
-            start = partial(start_worker, settings, model_path, listener)
-            supervisor.serve(config, engines, listener, settings.api_workers, start)
-        else:
-            server.serve(config, engines, listener)
-    finally:
-        for process in engines:
-            process.close()
+        serve_replicas(settings, model_path, call.engine)
+    else:
+        serve_alone(settings, model_path, call.engine)
 
 
 def run_batch(call: Call) -> int:

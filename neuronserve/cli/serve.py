@@ -1,14 +1,19 @@
-"""Settings and additions of `neuronserve serve` from the packages beside the server. Each of these may be missing."""
+"""One server of `neuronserve serve`, with settings and additions of packages beside it, which may be missing."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from neuronserve.server.settings.serve import ServeSettings
 
 if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
     from neuronserve.server.api.addition import Addition
+    from neuronserve.server.link.handle import EngineMain
 
 
 def is_installed(*packages: str) -> bool:
@@ -28,10 +33,10 @@ def serve_settings() -> type[ServeSettings]:
 def additions_of(settings: ServeSettings) -> tuple[Addition, ...]:
     """Return the console and fault injection, if they are wanted and installed. They import FastAPI.
 
-    The console shows one API process, so several have none; it has the planner's page.
+    The console shows one server, so several replicas have none; it has the planner's page.
     """
     found: list[Addition] = []
-    if settings.console and settings.api_workers == 1 and is_installed("console", "planner"):
+    if settings.console and settings.replicas == 1 and is_installed("console", "planner"):
         from neuronserve.console.addition import ConsolePages
         from neuronserve.console.question import InForce
 
@@ -42,3 +47,24 @@ def additions_of(settings: ServeSettings) -> tuple[Addition, ...]:
 
         found.append(FaultInjection(faults))
     return tuple(found)
+
+
+def serve_alone(
+    settings: ServeSettings, model_path: Path, engine: EngineMain, listener: socket.socket | None = None
+) -> None:
+    """Run one server, on `listener` or where the settings say."""
+    from neuronserve.server.link.handle import start_engines
+
+    engines = start_engines(settings.engine_configs(model_path), engine, settings.engine_mode)
+    try:
+        from neuronserve.server.api.http.deferred import import_fastapi
+
+        import_fastapi()
+        from neuronserve.server.api import server
+        from neuronserve.server.api.listener import bind
+
+        config = replace(settings.api_config(model_path), additions=additions_of(settings))
+        server.serve(config, engines, listener or bind(settings.host, settings.port))
+    finally:
+        for process in engines:
+            process.close()

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 class Addition(Protocol):
     """One extension that the command adds to each application of a server.
 
-    An application is a FastAPI, `service` an api.service.Service and `hub` a link.hub.hub.Hub. Both know additions
-    through their configuration, so their types are not imported here.
+    An application is a FastAPI and `service` an api.service.Service, which knows additions through its configuration,
+    so its type is not imported here.
     """
 
     def mount(self, app: Any, service: Any) -> None:
@@ -17,6 +17,3 @@ class Addition(Protocol):
 
     def describe(self) -> dict[str, object]:
         """Return its fields of `GET /inventory`."""
-
-    def offer(self, hub: Any) -> None:
-        """Answer questions of a hub's workers, in the process that has the engines."""

@@ -9,7 +9,7 @@ from functools import partial
 from math import ceil
 
 from ..errors import Overloaded
-from ..link.hub.remote import AnyEngines
+from ..link.groups import EngineGroups
 from ..link.journal import OpenSequence
 from ..link.messages import Tokens
 from ..scheduler.forecast import EngineLoad, Forecast
@@ -34,7 +34,7 @@ class _Refusal:
 class Admission:
     """Forecasts of all engines of a server, which must be ready."""
 
-    def __init__(self, config: ApiConfig, engines: AnyEngines) -> None:
+    def __init__(self, config: ApiConfig, engines: EngineGroups) -> None:
         self._config = config
         self._clients, self._num_prefill = engines.clients, engines.num_prefill
         self._forecasts = [Forecast(config.scheduling_policy) for _ in self._clients]

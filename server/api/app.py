@@ -37,6 +37,7 @@ from .http.cross_site import CrossSite
 from .http.load_report import LoadReports, load_of
 from .http.middleware import CloseWhileDraining, HeadAsGet, RequestIds
 from .http.openapi import EVERYWHERE, Application, errors_of
+from .http.resume import Resuming
 from .keys.guard import Guard, needs_local, refusals
 from .service import Service
 from .telemetry.http_metrics import HttpObserver
@@ -153,6 +154,7 @@ def build_app(service: Service) -> FastAPI:
     app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
     uploads = {files.PATH: config.store.max_file_bytes + files.FORM_BYTES}
     uploads |= dict.fromkeys(audio.PATHS, config.media.max_audio_bytes + files.FORM_BYTES)
+    app.add_middleware(Resuming, max_journal_bytes=config.max_body_bytes)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes, of_paths=uploads, release=service.return_memory)
     app.add_middleware(Guard, ring=service.keys, public_paths=config.keys.public_paths)
     if config.allowed_origins:

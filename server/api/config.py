@@ -41,22 +41,11 @@ MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRole:
-    """One of several API processes of a server."""
-
-    number: int  # from 0
-    life: str  # unique to this life of the process
-    server_pid: int  # of the process that has the engines, and is the parent of all
-    is_successor: bool = False  # replaces a dead one: others serve while it loads
-
-
-@dataclass(frozen=True, slots=True)
 class StoreConfig:
     """Place and limits of stored responses, files and batches."""
 
     data_dir: Path | None = None  # None = `default_dir`
     default_dir: Path | None = None  # used if possible; otherwise responses stay in memory, without files and batches
-    is_shared: bool = False  # by several processes of one server, which holds the `StoreLock`
     max_stored_responses: int = 10_000
     max_stored_response_bytes: int = 256 * 2**20  # of all of them
     stored_response_days: float = 30.0
@@ -125,7 +114,7 @@ class ApiConfig:
     kv_events: KvEventsConfig | None = None  # None = none are published
     additions: tuple[Addition, ...] = ()  # extensions of the API by other packages
     ready_file: Path | None = None  # contains the server's address while it is ready
-    worker: WorkerRole | None = None  # None = this process has the engines and answers alone
+    is_replica: bool = False  # started by the router of --replicas
 
     @property
     def patience_s(self) -> float:

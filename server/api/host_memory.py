@@ -26,9 +26,9 @@ RETRY_AFTER_S = 5  # memory returns as requests end
 class HostMemory:
     """Memory of the server on its host; `budget_bytes` is for all its processes, None = the host's memory."""
 
-    def __init__(self, budget_bytes: int | None, release: Callable[[], None], pid: int | None = None) -> None:
-        """`release` empties the caches. `pid` is the ancestor of all processes, by default this one."""
-        self._budget_bytes, self._release, self._pid = budget_bytes, release, pid or os.getpid()
+    def __init__(self, budget_bytes: int | None, release: Callable[[], None]) -> None:
+        """`release` empties the caches."""
+        self._budget_bytes, self._release = budget_bytes, release
         self._num_low_looks = 0  # consecutive
         self.left_bytes = ENOUGH_BYTES if budget_bytes is None else budget_bytes  # at the last look
         self.is_short = False
@@ -60,4 +60,4 @@ class HostMemory:
 
     def _measure(self) -> int:
         left = available_bytes()
-        return left if self._budget_bytes is None else min(left, self._budget_bytes - taken_bytes(self._pid))
+        return left if self._budget_bytes is None else min(left, self._budget_bytes - taken_bytes(os.getpid()))

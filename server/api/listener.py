@@ -7,7 +7,6 @@ import socket
 from typing import get_args
 
 from ..errors import StartError
-from .config import ApiConfig
 from .health_process import HealthProcess
 from .phase import Phase
 
@@ -25,11 +24,11 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def health_process(config: ApiConfig) -> HealthProcess | None:
+def health_process(host: str, port: int | None) -> HealthProcess | None:
     """Return the process that answers probes, if one is configured. Raises StartError when its port is taken."""
-    if config.health_port is None:
+    if port is None:
         return None
-    listener = bind(config.host, config.health_port)
+    listener = bind(host, port)
     log.info("health probes: %s/health/live", address(listener))
     return HealthProcess(listener, get_args(Phase))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..link.hub.remote import AnyEngines
+from ..link.groups import EngineGroups
 
 Phase = Literal["loading", "ready", "stalled", "recovering", "degraded", "draining", "dead"]
 
 
-def phase_of(engines: AnyEngines, is_loaded: bool, is_draining: bool) -> Phase:
+def phase_of(engines: EngineGroups, is_loaded: bool, is_draining: bool) -> Phase:
     """Return the phase of a server's life."""
     if not engines.is_alive:
         return "dead"

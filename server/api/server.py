@@ -9,17 +9,15 @@ import asyncio
 import contextlib
 import gc
 import logging
+import multiprocessing
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-
-import uvicorn
 
 from ..errors import EngineLost, RequestError
 from ..host.open_files import REFUSED_CONNECTIONS
 from ..link.groups import EngineGroups
 from ..link.handle import EngineHandle
-from ..link.hub.remote import AnyEngines
 from .app import build_app
 from .batch.runner import BatchRunner
 from .config import ApiConfig
@@ -27,7 +25,7 @@ from .dialects.responses.background import Background
 from .endpoints.inventory import inventory
 from .event_loop import run
 from .http.connections import Connections
-from .http.header_limit import LimitedHttpProtocol
+from .http.http_server import HttpServer
 from .http.tls import Tls
 from .http.watched_files import WatchedFiles
 from .listener import address, health_process
@@ -37,83 +35,26 @@ from .start_screen import show_way_in, start_screen
 from .wire.model import build_models
 
 log = logging.getLogger("neuronserve")
-# Idle time of a connection: longer than clients (httpx, so OpenAI's too: 5 s) and load balancers (AWS: 60 s) keep
-# it, so that none sends a request into a connection that closes.
-KEEP_ALIVE_S = 75
-FLUSH_TIMEOUT_S = 5  # for complete answers that their clients have not read yet
 ENGINE_STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
 DEAD_S = 10.0  # for which a server without engines answers 503 with the reason, before it ends
 
 
-class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handling and without sockets of its own: `connections` accepts."""
-
-    def __init__(self, config: uvicorn.Config, connections: Connections, accepts: bool) -> None:
-        """Without `accepts`, connections wait until `accept` is called."""
-        super().__init__(config)
-        self._connections = connections
-        self._accepts = accepts
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        del sockets
-        await super().startup(sockets=[])
-        if self._accepts:
-            self._connections.open(self._protocol)
-
-    def accept(self) -> None:
-        """Accept connections from now on."""
-        if not self._accepts:
-            self._accepts = True
-            if self.started:
-                self._connections.open(self._protocol)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._connections.close()
-        await super().shutdown(sockets)
-
-    def _protocol(self, is_surplus: bool) -> LimitedHttpProtocol:
-        return LimitedHttpProtocol(
-            self._connections,
-            is_surplus,
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class ApiServer:
     """One server on one socket. `run` returns when the server has ended."""
 
-    def __init__(self, config: ApiConfig, engines: AnyEngines, listener: socket.socket) -> None:
+    def __init__(self, config: ApiConfig, engines: EngineGroups, listener: socket.socket) -> None:
         self._watched = list(self._files_of(config))  # before they are read
         self.service = Service(config, engines)
         app = build_app(self.service)
         self._listener = listener
         self._ready_file = ReadyFile(config.ready_file)
-        self._health = health_process(config)
+        self._health = health_process(config.host, config.health_port)
         count_refusal = self.service.telemetry.refused_connections.inc
         self._tls = None if config.tls is None else Tls(config.tls)
         connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal, self._tls)
         self._background: Background = app.state.background
-        self._uvicorn = _Uvicorn(
-            uvicorn.Config(
-                app,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,  # the access log is written where the answer is counted
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
-            ),
-            connections,
-            accepts=config.worker is None or not config.worker.is_successor,
-        )
+        self._uvicorn = HttpServer(app, connections)
         self._log_interval_s = config.log_stats_interval_s
         self._timeout_s = config.shutdown_timeout_s
         self._abort_now = asyncio.Event()
@@ -179,6 +120,13 @@ class ApiServer:
         with contextlib.suppress(RequestError):
             self.service.restart_engines()
 
+    def abandon(self) -> None:
+        """End at once: nobody is left to answer."""
+        if (parent := multiprocessing.parent_process()) is not None:
+            asyncio.get_running_loop().remove_reader(parent.sentinel)
+        self.shutdown()
+        self.shutdown()
+
     async def _load(self) -> None:
         with start_screen() as report:
             await self.service.load(report)
@@ -191,8 +139,11 @@ class ApiServer:
             self._batches = asyncio.create_task(BatchRunner(self.service).run())
         url = address(self._listener, "http" if self._tls is None else "https")
         self._ready_file.write(url, model=self.service.config.model_names[0], device=self.service.model.info.device)
-        log.info("ready: %s", url)
-        show_way_in(url)
+        if self.service.config.is_replica:
+            log.info("replica at %s is ready", url)
+        else:
+            log.info("ready: %s", url)
+            show_way_in(url)
 
     def _log_model(self) -> None:
         info = self.service.model.info
@@ -242,7 +193,7 @@ class ApiServer:
                     await self._abort_now.wait()
 
 
-async def until_dead(engines: AnyEngines) -> None:
+async def until_dead(engines: EngineGroups) -> None:
     """Return some time after the last engine that served has ended."""
     while engines.loss is None or engines.is_alive:
         await asyncio.sleep(POLL_S * 10)
@@ -261,4 +212,6 @@ async def _serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: s
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.shutdown)
     loop.add_signal_handler(signal.SIGHUP, server.restart_engines)
+    if (parent := multiprocessing.parent_process()) is not None:  # a router, without which nobody reaches this replica
+        loop.add_reader(parent.sentinel, server.abandon)
     await server.run()

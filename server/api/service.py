@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from ..cost.charge_rate import ChargeRate
 from ..device.catalog import instance
 from ..errors import EngineDead, ModelNotFound, Unavailable
 from ..host.memory import return_freed_memory
-from ..link.hub.remote import AnyEngines
+from ..link.groups import EngineGroups
 from ..link.messages import EngineInfo
 from ..media.reader import PictureReader
 from ..media.speech import SpeechReader
@@ -33,17 +32,18 @@ from ..text.grammar_process import GrammarProcess
 from ..text.schema_check import SchemaChecks
 from ..text.template_process import RequestTemplates, TemplateProcess
 from ..text.tokenizer import Tokenizer
+from .admission import Admission
 from .config import ApiConfig
 from .fingerprint import HASH_DIGITS, fingerprint
-from .gate import AnyGate
+from .gate import Gate
 from .host_memory import HostMemory
 from .http.body import parsing_thread
-from .keys.ring import AnyAccounts, KeyRing
-from .lora import AnyAdapters
-from .peers import Peers
+from .keys.ring import KeyRing
+from .keys.use import Accounts
+from .kv_events import KvEventPublisher
+from .lora import Adapters
 from .phase import Phase, phase_of
 from .sentences import Sentences
-from .shared import shared_of
 from .store.store import Store
 from .telemetry.request_observer import RequestObserver
 from .telemetry.telemetry import Telemetry
@@ -69,7 +69,7 @@ class ServedModel:
     sentences: Sentences
     created: int  # Unix seconds
     fingerprint: str  # of what answers: `system_fingerprint`
-    gate: AnyGate  # admits requests
+    gate: Gate  # admits requests
     pictures: PictureReader | None = None  # None: the model reads no pictures
     speech: SpeechReader | None = None  # None: it transcribes no sound
 
@@ -86,19 +86,18 @@ class ServedModel:
 class Service:
     """Owned by the server, shared by all handlers, used on one event loop."""
 
-    def __init__(self, config: ApiConfig, engine: AnyEngines, clock: Clock | None = None) -> None:
+    def __init__(self, config: ApiConfig, engine: EngineGroups, clock: Clock | None = None) -> None:
         self.config = config
         self.engine = engine
-        server_pid = os.getpid() if config.worker is None else config.worker.server_pid
-        self.memory = HostMemory(config.host_memory_bytes, self._release_memory, server_pid)
+        self.memory = HostMemory(config.host_memory_bytes, self._release_memory)
         self.clock = clock or MonotonicClock()
         self.telemetry = Telemetry(config, self.clock)
-        self.shared = shared_of(config, engine, self.clock)
-        self.accounts: AnyAccounts = self.shared.accounts
-        self.adapters: AnyAdapters = self.shared.adapters
+        self.accounts, self.adapters = Accounts(self.clock), Adapters(engine)
+        if config.kv_events is not None:
+            for rank, client in enumerate(engine.clients):
+                client.publish = KvEventPublisher(config.kv_events, rank, self.adapters.name_of).publish
         self.keys = KeyRing(config.keys, self.accounts)
         self.parsing = parsing_thread()
-        self.peers = Peers(engine)
         self.store = Store(config.store)
         self._files: TextFiles | None = None
         self._model: ServedModel | None = None
@@ -139,8 +138,7 @@ class Service:
         starting = asyncio.ensure_future(self.engine.start(report))
         try:
             info, text = await asyncio.gather(starting, asyncio.to_thread(load_text_files, self.config))
-            if self.config.worker is None:
-                await self.store.recover()
+            await self.store.recover()
         finally:
             starting.cancel()
         self._files = text
@@ -148,7 +146,11 @@ class Service:
         rate = charge_rate(self.config, info, len(self.engine.infos))
         requests = self.telemetry.attach(self.engine, rate)
         self.accounts.device_ns = requests.keys.device_ns
-        gate = await self.shared.open(info, self.telemetry, self.memory)
+        admission = Admission(self.config, self.engine)
+        self.telemetry.show_limits(admission, self.memory)
+        self.telemetry.show_keys(self.accounts)
+        self.accounts.since = int(time.time())
+        await self.adapters.begin(info.adapters)
         self._model = ServedModel(
             text.tokenizer,
             text.template,
@@ -163,7 +165,7 @@ class Service:
             Sentences(self.config.model_path, text.tokenizer, info),
             int(time.time()),
             fingerprint(info, text.template.source if text.template else ""),
-            gate,
+            Gate(admission, self.engine),
             *await asyncio.to_thread(text.start_media, info),
         )
 

@@ -1,4 +1,4 @@
-"""Interface of a server's engines, whether this process supervises them or reaches them through the hub."""
+"""State of a server's engines, and what observes them."""
 
 from __future__ import annotations
 

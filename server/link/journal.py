@@ -48,6 +48,13 @@ class OpenSequence:
     hands_over: bool = False  # this engine computes the first token, and another one goes on
     is_handed_over: bool = False  # to this engine, which has generated nothing yet
 
+    def __post_init__(self) -> None:
+        """Continue what the engine of another server began."""
+        request = self.request
+        if request.generated_token_ids:
+            self.token_ids, self.num_cached_tokens = [*request.generated_token_ids], request.num_cached_tokens
+            self.base = self.charge = request.charged or NOTHING
+
     @property
     def resumed(self) -> Request:
         """The request as the next engine gets it."""

@@ -1,8 +1,8 @@
 """Choice of an engine for a request: the one that computes its prompt soonest, with what it has cached of it.
 
-Used by the server for data-parallel engines, and by the simulator. Pure: the caller reports what is sent, generated and
-ended. A request counts at the moment of its choice, so a burst is spread; cached prefixes are an estimate
-(prefix_index.py).
+Used by the server for data-parallel engines, by `route` for replicas, which are engines here, and by the simulator.
+Pure: the caller reports what is sent, generated and ended. A request counts at the moment of its choice, so a burst is
+spread; cached prefixes are an estimate (prefix_index.py).
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ class EngineView(NamedTuple):
     num_open_tokens: int  # prompt and generated, of its waiting and running sequences
     num_uncached_tokens: int  # of this request's prompt, estimated
     turn: int  # requests assigned since the start, in an order of its own for each router: equal engines take turns
+    distance: int = 0  # load that a nearer engine may have more
 
     @property
     def cost(self) -> int:
         """Tenths of prompt tokens until this request's first token."""
-        return load_of(self.num_pending_tokens, self.num_open_tokens) + PENDING_WEIGHT * self.num_uncached_tokens
+        load = load_of(self.num_pending_tokens, self.num_open_tokens) + self.distance
+        return load + PENDING_WEIGHT * self.num_uncached_tokens
 
 
 def load_of(num_pending_tokens: int, num_open_tokens: int) -> int:
@@ -70,6 +72,7 @@ class _Open(NamedTuple):
 class _Engine:
     prefixes: PrefixIndex
     turn: int
+    distance: int = 0
     is_alive: bool = True
     num_open_tokens: int = 0
     num_pending_tokens: int = 0
@@ -114,24 +117,37 @@ class Router:
 
         Raises EngineDead when that engine, or every engine, is dead.
         """
-        assert request.request_id not in self._open
-        digests, num_tokens = self._digests(request), len(request.prompt_token_ids)
+        num_tokens = len(request.prompt_token_ids)
+        digests = self._digests(request)
+        return self.place_prompt(request.request_id, digests, num_tokens, request.session, wanted, among)
+
+    def place_prompt(
+        self,
+        name: str,
+        digests: Sequence[bytes],
+        num_tokens: int,
+        session: str = "",
+        wanted: int | None = None,
+        among: Sequence[int] = (),
+    ) -> int:
+        """Choose as `place` does for a prompt of `num_tokens`, whose whole blocks have `digests`."""
+        assert name not in self._open
         # The engine computes at least the prompt's last token, so it never hits a block that ends the prompt.
         findable = digests[: (num_tokens - 1) // self._cache.block_size]
         if wanted is not None and not self._engines[wanted].is_alive:
             raise EngineDead(f"Engine {wanted} has ended; the others take requests that do not ask for it.")
-        home = self._sessions.get(request.session) if request.session else None
+        home = self._sessions.get(session) if session else None
         some = [index for index in among if self._engines[index].is_alive]
         index = self._choose(findable, num_tokens, home, some) if wanted is None else wanted
         num_pending = self._view(index, findable, num_tokens).num_uncached_tokens
         self._remember(index, digests)
-        if request.session:
-            self._sessions[request.session] = index
-            self._sessions.move_to_end(request.session)
+        if session:
+            self._sessions[session] = index
+            self._sessions.move_to_end(session)
             if len(self._sessions) > MAX_SESSIONS:
                 self._sessions.popitem(last=False)
         self._engines[index].turn += TURN
-        self._count(request.request_id, _Open(index, num_tokens, num_pending))
+        self._count(name, _Open(index, num_tokens, num_pending))
         return index
 
     def notify(self, event: TokenEvent) -> None:
@@ -164,10 +180,19 @@ class Router:
         """Return whether an engine takes requests."""
         return self._engines[index].is_alive
 
-    def join(self, index: int) -> None:
+    def join(self, index: int, distance: int = 0) -> None:
         """Add engine `index`, with an empty cache: a lost engine again, or the next number."""
         prefixes = PrefixIndex((self._cache.num_blocks - 1) // len(self._cache.groups))
-        self._engines[index : index + 1] = [_Engine(prefixes, _first_turn(self._name, index))]
+        self._engines[index : index + 1] = [_Engine(prefixes, _first_turn(self._name, index), distance)]
+        self._sort(index)
+
+    def pause(self, index: int) -> None:
+        """Choose an engine no more, whose open requests go on and count, until it is continued."""
+        self._engines[index].is_alive = False
+
+    def go_on(self, index: int) -> None:
+        """Choose a paused engine again, which has kept its cache."""
+        self._engines[index].is_alive = True
         self._sort(index)
 
     def lose(self, index: int) -> None:
@@ -225,12 +250,12 @@ class Router:
 
     def _key(self, index: int) -> tuple[int, int]:
         engine = self._engines[index]
-        return load_of(engine.num_pending_tokens, self.num_open_tokens(index)), engine.turn
+        return load_of(engine.num_pending_tokens, engine.num_open_tokens) + engine.distance, engine.turn
 
     def _sort(self, index: int) -> None:
         """Sort an engine again after its load fell."""
         engine = self._engines[index]
-        engine.key = load_of(engine.num_pending_tokens, engine.num_open_tokens), engine.turn
+        engine.key = self._key(index)
         heappush(self._order, (*engine.key, index))
         if len(self._order) > 64 + 8 * len(self._engines):  # stale entries
             self._order = [(*each.key, i) for i, each in enumerate(self._engines) if each.is_alive]
@@ -264,7 +289,7 @@ class Router:
         engine = self._engines[index]
         num_uncached = num_tokens - engine.prefixes.match(findable) * self._cache.block_size
         num_pending, num_open = engine.num_pending_tokens, self.num_open_tokens(index)
-        return EngineView(engine.is_alive, num_pending, num_open, num_uncached, engine.turn)
+        return EngineView(engine.is_alive, num_pending, num_open, num_uncached, engine.turn, engine.distance)
 
 
 def _first_turn(name: str, index: int) -> int:

@@ -36,7 +36,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("context_encoding_buckets", "token_generation_buckets", "additional_config", "override_neuron_config"),
         *("max_num_batched_tokens", "max_num_queued_reqs", "num_gpu_blocks_override", "device_memory_utilization"),
         *("cpu_binding", "isa", "kernel_cache_dir", "kernel_checks", "allow_unsupported_types", "engine_mode"),
-        *("api_workers", "max_engine_restarts", "engine_hang_timeout", "spare_engine", "kept_kv_cache_gib"),
+        *("replicas", "max_engine_restarts", "engine_hang_timeout", "spare_engine", "kept_kv_cache_gib"),
         *("kv_offloading_size", "kv_offloading_dir", "kv_offloading_dir_size", "kv_events_config"),
         *("host_memory_gib", "max_body_bytes", "max_file_bytes", "max_data_bytes", "max_logprobs", "allowed_hosts"),
         *("api_key_file", "admin_api_key", "public_paths", "ssl_ca_certs", "ssl_cert_reqs", "allow_fault_header"),

@@ -7,7 +7,7 @@ from pydantic import Field
 from .serve import ServeSettings
 
 OF_HTTP = frozenset(  # without effect, because nothing listens
-    {"host", "port", "health_port", "api_workers"}
+    {"host", "port", "health_port", "replicas"}
     | {"api_key", "api_key_file", "admin_api_key", "api_keys_file", "public_paths"}
     | {"ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"}
     | {"allowed_origins", "allowed_hosts", "shutdown_timeout", "disable_access_log"}
@@ -22,7 +22,7 @@ class RunBatchSettings(ServeSettings):
     output_file: Path = Field(description="file of answers, one for each line; an existing file is replaced")
 
     @property
-    def _default_data_dir(self) -> None:
+    def port_data_dir(self) -> None:
         """None: a batch of one file stores nothing."""
 
     @property

@@ -61,8 +61,8 @@ class ServeSettings(
     data_parallel_size: int = Field(
         1, ge=1, le=64, description="number of engines, each on tensor_parallel_size cores; other limits are per engine"
     )
-    api_workers: int = Field(
-        1, ge=1, le=64, description="processes that answer HTTP at one port, with shared engines; needs data_dir"
+    replicas: int = Field(
+        1, ge=1, le=64, description="servers behind one address, each with its own engines, CPUs and data_dir/NUMBER"
     )
     runner: RunnerKind = Field("auto", description="generate text, or only encode; auto follows the model's files")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
@@ -158,8 +158,8 @@ class ServeSettings(
     def notices(self) -> tuple[str, ...]:
         asked, possible = self.max_num_queued_reqs, self._max_open
         lines = list(super().notices)
-        if self.api_workers > 1:
-            lines.append("there is no console with --api-workers: it would show what one of the processes knows")
+        if self.replicas > 1:
+            lines.append("there is no console with --replicas: it would show what one of them knows")
         if asked > possible:
             why = "the process may open no more files (ulimit -n)"
             lines.append(f"--max-num-queued-reqs is {possible}, not {asked}: {why}")
@@ -187,15 +187,11 @@ class ServeSettings(
         return self
 
     @model_validator(mode="after")
-    def _workers_can_share(self) -> Self:
-        if self.api_workers == 1:
-            return self
-        if self.data_dir is None:
-            raise ValueError("api_workers needs data_dir: its processes share responses, files and batches there")
-        if self.console and "console" in self.model_fields_set:
-            raise ValueError("console shows what one process knows, so it needs api_workers 1")
-        if self.engine_mode == "thread":
-            raise ValueError("engine_mode thread puts the engine into the one API process, so it needs api_workers 1")
+    def _replicas_are_apart(self) -> Self:
+        if self.replicas > 1 and self.console and "console" in self.model_fields_set:
+            raise ValueError("console shows what one replica knows, so it needs replicas 1")
+        if self.replicas > 1 and self.kv_events is not None:
+            raise ValueError("kv_events_config names one port, so it needs replicas 1")
         return self
 
     @property
@@ -243,7 +239,7 @@ class ServeSettings(
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
         """The slice of each engine: host threads are divided between them, and memory between those and spare ones."""
         whole = replace(self.engine_config(model_path), **self.copies(self.data_parallel_size))
-        size, budget = self.data_parallel_size, self._host_memory_bytes
+        size, budget = self.data_parallel_size, self.memory_bytes
         if self._num_engines == 1:
             return (replace(whole, data_parallel=DataParallel(host_memory_bytes=budget)),)
         share = min(available_bytes(), budget or sys.maxsize) // self._num_engines
@@ -264,11 +260,11 @@ class ServeSettings(
         return self.data_parallel_size * (2 if self.spare_engine else 1)
 
     @property
-    def _host_memory_bytes(self) -> int | None:
+    def memory_bytes(self) -> int | None:
         return None if self.host_memory_gib is None else int(self.host_memory_gib * GIB)
 
     @property
-    def _default_data_dir(self) -> Path | None:
+    def port_data_dir(self) -> Path | None:
         """Directory by port, so that two servers of a user do not share one; None if the port is not known yet."""
         is_wanted = "data_dir" not in self.model_fields_set and self.port
         return data_home() / "neuronserve" / str(self.port) if is_wanted else None
@@ -285,12 +281,13 @@ class ServeSettings(
             allowed_hosts=names_of(self.host, self.allowed_hosts),
             tls=self.tls_config,
             max_connections=max_connections(self._num_engines),
-            host_memory_bytes=self._host_memory_bytes,
+            host_memory_bytes=self.memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
-            store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1, default_dir=self._default_data_dir),
+            store=slice_of(StoreConfig, self, default_dir=self.port_data_dir),
             media=self.media_config,
             healing=self.healing,
             kv_events=self.kv_events,
+            is_replica=self.replicas > 1,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,
             otlp_traces_protocol=cast(OtlpProtocol, traces_protocol(self.otlp_traces_protocol)),

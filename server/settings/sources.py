@@ -25,6 +25,7 @@ from .help_groups import ADVANCED, ADVANCED_FLAG, HEADINGS
 Kind = TypeVar("Kind", bound=Settings)
 NEURON_PREFIXES = ("NEURON_", "VLLM_NEURON_")
 NEAR = 0.75  # difflib's ratio of names that are taken for one another
+REPLACED = {"api_workers": "replicas"}
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 
 
@@ -73,7 +74,7 @@ def misspelt_variables(kind: type[Settings]) -> dict[str, str]:
     """
     known = names(kind)
     given = [name.removeprefix(ENV_PREFIX).lower() for name in os.environ if name.startswith(ENV_PREFIX)]
-    near = {name: get_close_matches(name, known, 1, NEAR) for name in given if name not in known}
+    near = {name: _replaced(name) or get_close_matches(name, known, 1, NEAR) for name in given if name not in known}
     return {name: found[0] for name, found in near.items() if found}
 
 
@@ -141,7 +142,9 @@ def _add_argument(
     name = options.get("dest", flags[0])
     field = fields[name]
     leaves = _leaves(field.annotation)
-    if get_origin(field.annotation) is tuple:
+    if get_origin(field.annotation) is tuple and not flags[0].startswith("-"):
+        options |= {"action": "store", "nargs": "*"}
+    elif get_origin(field.annotation) is tuple:
         options["action"] = "append" if leaves == [str] else "store"
         if extra := field.json_schema_extra:  # several may follow the flag
             options |= {"action": "extend", **cast(dict[str, Any], extra)}
@@ -168,9 +171,14 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def _replaced(name: str) -> list[str]:
+    """Return the setting that does what an earlier version's setting did, if there is one."""
+    return [REPLACED[name]] if name in REPLACED else []
+
+
 def _nearest(name: str, known: Iterable[str], spell: Callable[[str], str] = str) -> str:
     """Return a suggestion for a misspelt name."""
-    near = get_close_matches(name, list(known), 1)
+    near = _replaced(name) or get_close_matches(name, list(known), 1)
     return f" (did you mean {spell(near[0])}?)" if near else ""
 
 

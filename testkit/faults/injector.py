@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...server.api.errors import error_response
 from ...server.api.http.connection_end import end_connection, without_direct_writer
 from ...server.errors import QueueFull, RequestError
-from ...server.link.hub.remote import RemoteEngines
 from .disturbance import disturbed
 from .rule_file import FAULT_HEADER, header_rule
 from .rules import (
     BY_HEADER,
-    Drawn,
     FaultConfig,
     Injection,
     Injections,
@@ -34,7 +31,6 @@ from .rules import (
 log = logging.getLogger("neuronserve.faults")
 HEADER_LABEL = "header"  # label of faults by a request's header
 Count = Callable[[str, str], None]
-Draw = Callable[[Sequence[int]], Awaitable[Drawn | None]]
 
 
 class InjectedError(RequestError):
@@ -61,17 +57,13 @@ class InjectedLimit(QueueFull):
 class FaultInjector:
     """Innermost middleware: a disturbed answer is counted and logged as any answer."""
 
-    def __init__(self, app: ASGIApp, config: FaultConfig, count: Count, draw: Draw | None = None) -> None:
-        """Take the rules. `count` gets the fault and the rule's label of each injection.
-
-        `draw` asks the process that counts the requests, if it is another one.
-        """
+    def __init__(self, app: ASGIApp, config: FaultConfig, count: Count) -> None:
+        """Take the rules. `count` gets the fault and the rule's label of each injection."""
         self._app = app
         self._injections = Injections(config.rules, config.seed)
         self._seed = config.seed
         self._is_header_allowed = config.is_header_allowed
         self._count = count
-        self._draw = draw or self._draw_here
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -108,15 +100,12 @@ class FaultInjector:
         places = self._injections.accepting(path, headers, body)
         if rule is not None:
             places = [BY_HEADER] if rule.accepts(path, headers, body) else []
-        drawn = await self._draw(places) if places else None
+        drawn = self._injections.draw(places) if places else None
         if drawn is None:
             return None
         if rule is not None:
             return Injection(rule, HEADER_LABEL, drawn[1], Random(f"{self._seed}:{drawn[1]}"))
         return self._injections.injection(*drawn)
-
-    async def _draw_here(self, places: Sequence[int]) -> Drawn | None:
-        return self._injections.draw(places)
 
 
 def _refusal(rule: Rule) -> RequestError | None:
@@ -168,40 +157,16 @@ async def _read_json(headers: dict[str, str], receive: Receive) -> tuple[Receive
     return again, body if isinstance(body, dict) else {}
 
 
-FAULTS = "faults"  # name of the question to the hub; its body has the indices of rules
-_PLACES = msgspec.msgpack.Decoder(list[int])
-_DRAWN: msgspec.msgpack.Decoder[Drawn | None] = msgspec.msgpack.Decoder(Drawn | None)
-
-
 @dataclass(frozen=True, slots=True)
 class FaultInjection:
-    """Implements neuronserve.server.api.addition.Addition.
-
-    With several API processes the process with the engines counts all requests, so a rule's third request is the third
-    of the server.
-    """
+    """Implements neuronserve.server.api.addition.Addition."""
 
     config: FaultConfig
 
     def mount(self, app: Any, service: Any) -> None:
         """Add the middleware."""
-        draw = remote_draw(service.engine) if isinstance(service.engine, RemoteEngines) else None
-        app.add_middleware(FaultInjector, config=self.config, count=service.telemetry.count_fault, draw=draw)
+        app.add_middleware(FaultInjector, config=self.config, count=service.telemetry.count_fault)
 
     def describe(self) -> dict[str, object]:
         """Return the rules in force."""
         return {"faults": self.config.as_json()}
-
-    def offer(self, hub: Any) -> None:
-        """Count requests for the workers of a hub."""
-        injections = Injections(self.config.rules, self.config.seed)
-        hub.offer(FAULTS, lambda _, body: msgspec.msgpack.encode(injections.draw(_PLACES.decode(body))))
-
-
-def remote_draw(engines: RemoteEngines) -> Draw:
-    """Return `Injections.draw` of the process with the engines."""
-
-    async def draw(places: Sequence[int]) -> Drawn | None:
-        return _DRAWN.decode(await engines.ask(FAULTS, msgspec.msgpack.encode(places)))
-
-    return draw

@@ -257,13 +257,18 @@ def running_server(
     argv = command("serve", str(model), "--port", "0", "--served-model-name", "fake", *args, program=program)
     # Most tests ask for more tokens than they need; what the default does with that is in `test_parameters.py`.
     env = {"NEURONSERVE_CONTEXT_OVERFLOW": "clip", **(env or environment())}
-    process = subprocess.Popen([*under, *argv], stderr=subprocess.PIPE, cwd=ROOT, env=env)
+    with running([*under, *argv], env, PATIENCE_S if program == "tests.api.serve_fake" else 600) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running(argv: Sequence[str], env: dict[str, str], patience_s: float = PATIENCE_S) -> Iterator[Server]:
+    """Start a command that serves, wait until it is ready, and end it by its pid afterwards."""
+    process = subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=ROOT, env=env)
     assert process.stderr is not None
     fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, LOG_BYTES)
     try:
-        log = read_until(
-            process, rb"ready: (https?://[^\s\"]+)", PATIENCE_S if program == "tests.api.serve_fake" else 600
-        )
+        log = read_until(process, rb"ready: (https?://[^\s\"]+)", patience_s)
         found = re.search(r"ready: (https?://[^\s\"]+)", log)
         assert found is not None, log
         yield Server(process, found[1], log)

@@ -23,11 +23,11 @@ def health_url(server: Server) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_probes_are_answered_while_the_server_stands_still_and_no_longer_than_it_lives(
-    tmp_path: Path, workers: int
+    tmp_path: Path, replicas: int
 ) -> None:
-    options = ("--health-port", "0", "--api-workers", str(workers), "--data-dir", str(tmp_path / "data"))
+    options = ("--health-port", "0", "--replicas", str(replicas), "--data-dir", str(tmp_path / "data"))
     with running_server(write_checkpoint(tmp_path / "model"), *options) as server:
         url = health_url(server)
         until(lambda: httpx.get(url + "/health/ready").status_code == 200)

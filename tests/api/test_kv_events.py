@@ -251,13 +251,10 @@ def test_a_gap_is_replayed_as_far_as_batches_are_kept(checkpoint: Path) -> None:
             assert seen.replay(0) == missed
 
 
-@pytest.mark.parametrize("workers", [(), ("--api-workers", "2")])
-def test_each_engine_has_its_port_and_rank_and_a_new_one_begins_empty(
-    checkpoint: Path, tmp_path: Path, workers: tuple[str, ...]
-) -> None:
+def test_each_engine_has_its_port_and_rank_and_a_new_one_begins_empty(checkpoint: Path, tmp_path: Path) -> None:
     port = free_pair()
     endpoint = {"endpoint": f"tcp://127.0.0.1:{port}", "topic": "kv@pod@fake"}
-    more = ("--data-parallel-size", "2", "--data-dir", str(tmp_path), *workers)
+    more = ("--data-parallel-size", "2", "--data-dir", str(tmp_path))
     with running_server(checkpoint, *options(**endpoint), *more) as server:
         for rank, pid in enumerate(server.engine_pids):
             with router(server, rank, "kv@pod") as seen:

@@ -22,7 +22,6 @@ import pytest
 from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, is_running, running_server, until
 from tests.api.test_responses import client_of
-from tests.api.test_workers import NUM_WORKERS, WORKERS, worker_pids
 from tests.chaos.memory_group import memory_group
 from tests.chaos.streams import (
     ADAPTER,
@@ -35,10 +34,12 @@ from tests.chaos.streams import (
     pauses,
     serve_all,
 )
+from tests.route.routers import metric, replica_pids
 from tools.random_checkpoint.adapter import adapter_tensors, write_adapter
 from tools.random_checkpoint.writer import write_checkpoint
 
 FLAGS = ("--max-engine-restarts", "1000", "--engine-hang-timeout", "1", "--max-num-seqs", str(MAX_NUM_SEQS))
+REPLICAS = ("--replicas", "2")
 KEPT = ("--kept-kv-cache-gib", "0.1")  # which the built-in model does without by itself
 DRAFTS = ("--speculative-config", '{"method":"ngram","prompt_lookup_min":2}')
 DRAFTER = {"method": "draft_model", "model": str(DEFAULT_MODEL), "num_speculative_tokens": 4}
@@ -59,12 +60,10 @@ def the_engine(server: Server, number: int) -> int | None:
     return next(iter(server.engine_pids), None)
 
 
-def engine_and_workers(server: Server, number: int) -> int | None:
-    """The engine and one of the API processes in turns, the one that has lived longest."""
-    if number % 2 == 0:
-        return the_engine(server, number)
-    pids = worker_pids(server)
-    return pids[0] if len(pids) == NUM_WORKERS else None
+def a_replica(server: Server, number: int) -> int | None:
+    """One of two replicas in turns, when both are up."""
+    pids, are_up = replica_pids(server), metric(server.url, "neuronserve_route_replica_up")
+    return pids[number % 2] if len(pids) == sum(are_up.values()) == 2 else None
 
 
 class Strikes:
@@ -124,11 +123,14 @@ def by_memory() -> Iterator[tuple[Strike, tuple[str, ...]]]:
     [
         pytest.param(by_signal(signal.SIGKILL), 3, KEPT, "neuronserve", id="short"),
         pytest.param(by_signal(signal.SIGKILL), 3, DRAFTS, "neuronserve", id="drafts"),
+        pytest.param(
+            by_signal(signal.SIGKILL), 3, REPLICAS, "neuronserve", id="replicas, short", marks=pytest.mark.slow
+        ),
         pytest.param(by_signal(signal.SIGKILL), 3, DRAFT_MODEL, "neuronserve", id="draft model"),
         pytest.param(by_signal(signal.SIGSEGV), 20, KEPT, "neuronserve", id="kept", marks=CHAOS),
         pytest.param(by_signal(signal.SIGKILL), 20, (), "neuronserve", id="SIGKILL", marks=CHAOS),
         pytest.param(by_signal(signal.SIGKILL), 20, ("--spare-engine",), "neuronserve", id="spare", marks=CHAOS),
-        pytest.param(by_signal(signal.SIGKILL), 20, WORKERS, "neuronserve", id="workers", marks=CHAOS),
+        pytest.param(by_signal(signal.SIGKILL), 20, REPLICAS, "neuronserve", id="replicas", marks=CHAOS),
         pytest.param(by_signal(signal.SIGSEGV), 20, (), "neuronserve", id="SIGSEGV", marks=CHAOS),
         pytest.param(by_signal(signal.SIGBUS), 20, (), "neuronserve", id="SIGBUS", marks=CHAOS),
         pytest.param(by_signal(signal.SIGSTOP), 20, (), "neuronserve", id="SIGSTOP", marks=CHAOS),
@@ -149,24 +151,23 @@ def test_streams_are_those_of_an_undisturbed_run(
     ):
         line_tokens = max_tokens // 2
         calm = asyncio.run(serve_all(server, bodies_of(max_tokens)))
-        calm_lines = batch_answers(client, batch_of(client, line_tokens))
-        victim = engine_and_workers if more == WORKERS else the_engine
+        has_batch = more != REPLICAS  # a batch waits for its replica
+        calm_lines = batch_answers(client, batch_of(client, line_tokens)) if has_batch else None
+        victim = the_engine if has_batch else a_replica
         strikes, rounds = Strikes(server, strike, count, victim), list[list[Answer]]()
-        batch_id = batch_of(client, line_tokens)
+        batch_id = batch_of(client, line_tokens) if has_batch else ""
         while not strikes.are_done:
             rounds.append(asyncio.run(serve_all(server, bodies_of(max_tokens), strikes)))
-        struck_lines = batch_answers(client, batch_id)
+        struck_lines = batch_answers(client, batch_id) if has_batch else None
         metrics = httpx.get(server.url + "/metrics").text
     assert [error for answer in calm for error in answer.errors] == []
     for struck in rounds:
         assert_same(calm, struck)
     assert struck_lines == calm_lines
     restarts = sum(float(line.split()[-1]) for line in metrics.splitlines() if "engine_restarts_total{" in line)
-    of_workers = strikes.times[1::2] if more == WORKERS else []
-    assert restarts >= count - len(of_workers)
-    assert striking is by_memory or restarts == count - len(of_workers)  # the kernel may take a successor too
-    for cut in (cut for struck in rounds for answer in struck for cut in answer.cuts):
-        assert max(times for times in strikes.times if times[0] < cut) in of_workers  # others are pauses
+    assert striking is by_memory or restarts == count * has_batch  # the kernel may take a successor too
+    assert restarts >= count * has_batch
+    assert [cut for struck in rounds for answer in struck for cut in answer.cuts] == []
     print(f"\n{of_pauses(rounds, strikes)}")
 
 

@@ -47,14 +47,13 @@ def everybody_reads() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("everybody_reads")
-@pytest.mark.parametrize("options", [(), ("--api-workers", "2")])
-def test_all_that_a_server_writes_is_its_users_alone(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_all_that_a_server_writes_is_its_users_alone(tmp_path: Path) -> None:
     data, ready = tmp_path / "data", tmp_path / "ready.json"
     data.mkdir(0o755)
     (data / "files").mkdir(0o777)
     (data / "neuronserve.sqlite3").touch(0o644)
     checkpoint = write_checkpoint(tmp_path / "model")
-    flags = ("--data-dir", str(data), "--ready-file", str(ready), *options)
+    flags = ("--data-dir", str(data), "--ready-file", str(ready))
     with running_server(checkpoint, *flags) as server:
         sent = {"file": ("a.jsonl", b"{}\n")}
         assert httpx.post(f"{server.url}/v1/files", files=sent, data={"purpose": "batch"}).status_code == 200

@@ -24,7 +24,7 @@ def request(name: str, prompt: tuple[int, ...], salt: str = "", session: str = "
 
 
 sizes = st.integers(0, 5000)
-views = st.builds(EngineView, st.booleans(), sizes, sizes, sizes, st.integers(0, 9))
+views = st.builds(EngineView, st.booleans(), sizes, sizes, sizes, st.integers(0, 9), sizes)
 
 
 @given(st.lists(views, min_size=1, max_size=6))
@@ -39,7 +39,8 @@ def test_the_choice_is_alive_and_has_the_first_token_soonest(engines: list[Engin
     for other in alive:
         pending = 10 * (chosen.num_pending_tokens - other.num_pending_tokens)
         uncached = 10 * (chosen.num_uncached_tokens - other.num_uncached_tokens)
-        assert pending + uncached + chosen.num_open_tokens - other.num_open_tokens <= 0
+        nearer = chosen.distance - other.distance
+        assert pending + uncached + nearer + chosen.num_open_tokens - other.num_open_tokens <= 0
 
 
 def test_a_choice_among_some_takes_others_only_while_all_of_them_are_dead() -> None:
@@ -136,6 +137,19 @@ def test_the_dead_get_nothing_and_the_last_death_is_told() -> None:
     with pytest.raises(EngineDead):
         router.place(request("c", LONG))
     assert router.num_open == 0
+
+
+def test_a_paused_engine_keeps_its_requests_and_its_cache_and_a_distant_one_is_used_when_the_near_one_is_full() -> None:
+    router = Router(1, CACHE)
+    router.join(1, distance=PENDING_WEIGHT * 3 * len(LONG))
+    assert [router.place(request(f"a{i}", (i,) * len(LONG))) for i in range(4)] == [0, 0, 0, 1]
+    router.pause(0)
+    assert router.place(request("b", LONG)) == 1
+    assert router.loads == [3 * len(LONG), 2 * len(LONG)]
+    router.end("a0")
+    router.go_on(0)
+    assert router.loads[0] == 2 * len(LONG)
+    assert router.place(request("c", (1,) * len(LONG) + (2,))) == 0, "it has the prefix still"
 
 
 def test_who_asks_for_an_engine_gets_it_and_is_counted_there() -> None:

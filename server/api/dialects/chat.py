@@ -1,12 +1,12 @@
 """POST /v1/chat/completions: a conversation in, a message with content and tool calls out."""
 
-import time
 from collections.abc import Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from ..http.body import body_of
+from ..http.chance import unix_time
 from ..http.openapi import OF_BODIES, STREAM, documented, errors_of
 from ..http.origin import Origin, origin_of
 from ..pipeline.chunks import ChunkWriter
@@ -76,7 +76,7 @@ class ChatWriter:
         self._chunks = ChunkWriter(generation, self._text_chunk)
         self._head: dict[str, Any] = {
             "id": answer_id,
-            "created": int(time.time()),
+            "created": unix_time(),
             "model": request.model_name,
             "system_fingerprint": service.fingerprint_of(request.model_name),
             "service_tier": "default" if body.service_tier else None,

@@ -1,6 +1,5 @@
 """POST /v1/completions: text or ids in, text out; several prompts at once, each with n choices."""
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
@@ -9,6 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from ...errors import InvalidRequest
 from ...text.tokenizer import MAX_CHAR_BYTES
 from ..http.body import body_of
+from ..http.chance import unix_time
 from ..http.openapi import OF_BODIES, STREAM, documented, errors_of
 from ..http.origin import Origin, origin_of
 from ..pipeline.chunks import ChunkWriter
@@ -84,7 +84,7 @@ class CompletionWriter:
         self._chunks = ChunkWriter(generation, self._text_chunk)
         self._head: dict[str, Any] = {
             "id": answer_id,
-            "created": int(time.time()),
+            "created": unix_time(),
             "model": request.model_name,
             "system_fingerprint": request.service.fingerprint_of(request.model_name),
         }

@@ -98,15 +98,11 @@ async def restart_engine(service: ServiceOf) -> Restarting:
 @router.post("/admin/abort-request", responses=errors_of(*OF_BODIES, 401), openapi_extra=documented(AbortRequest))
 async def abort_request(body: Annotated[AbortRequest, Depends(body_of(AbortRequest))], service: ServiceOf) -> Aborted:
     """End open requests with this id by an error; `aborted` is 0 when there are none."""
-    return Aborted(aborted=abort_here(service, body.request_id) + await service.peers.abort(body.request_id))
-
-
-def abort_here(service: Service, request_id: str) -> int:
-    """End open requests of this process with this id, and return their number."""
+    request_id = body.request_id
     lives = [life for life in service.model.requests.open_requests if life.origin.request_id == request_id]
     sequence_ids = {sequence_id for life in lives for sequence_id in life.sequences}
     service.engine.abort_all(Unavailable("An operator has ended this request.", code="aborted"), sequence_ids)
-    return len(lives)
+    return Aborted(aborted=len(lives))
 
 
 @router.get("/server_info", responses=errors_of(401, 503))

@@ -57,11 +57,10 @@ async def version() -> Version:
 async def metrics(request: Request, service: ServiceOf) -> Response:
     """All metrics in Prometheus's text format, or OpenMetrics where the scraper accepts it."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    shown = await service.peers.metrics(service.telemetry.registry)
-    return Response(encode(shown), headers={"Content-Type": content_type})
+    return Response(encode(service.telemetry.registry), headers={"Content-Type": content_type})
 
 
 @router.get("/load")
 async def load(service: ServiceOf) -> Load:
     """Number of HTTP requests being answered now, probes and this one excluded."""
-    return Load(server_load=service.telemetry.http.in_flight + await service.peers.num_in_flight())
+    return Load(server_load=service.telemetry.http.in_flight)

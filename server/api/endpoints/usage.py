@@ -49,7 +49,7 @@ class UsageList(WireModel):
 async def usage(service: ServiceOf, caller: CallerOf) -> UsageList:
     """Requests, tokens, modelled device time and dollars by API key."""
     model = service.model
-    usage_of_keys = await service.accounts.usage(None if caller.is_admin else caller.use.label)
+    usage_of_keys = service.accounts.usage(None if caller.is_admin else caller.use.label)
     return UsageList(since=usage_of_keys.since, data=[_shown(row, model) for row in usage_of_keys.rows])
 
 

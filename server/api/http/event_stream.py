@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -13,8 +13,10 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import as_request_error, error_bytes
 from .connection_end import Writer, direct_writer
+from .resume import HEADER
 
 KEEP_ALIVE_S = 15.0  # longest silence before a comment is sent, so that proxies keep the connection
+EVENT_END = b"\n\n"
 DONE = b"data: [DONE]\n\n"
 T = TypeVar("T")
 
@@ -60,6 +62,14 @@ class ShortWay:
             self._writer.write(parts)
 
 
+class Continued(Protocol):
+    """Part of a journal (server/api/pipeline/journal.py) that a stream must know."""
+
+    is_wanted: bool
+    fingerprint: str
+    num_events_seen: int
+
+
 class EventStream(Response):
     """Stream of frames. The first is made before the status line, so that earlier errors are plain HTTP errors.
 
@@ -69,10 +79,20 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, frames: AsyncGenerator[bytes, None], end: bytes = DONE, way: ShortWay | None = None) -> None:
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        end: bytes = DONE,
+        way: ShortWay | None = None,
+        journal: Continued | None = None,
+    ) -> None:
+        """`journal`: of an answer that may be continued elsewhere, or whose first events the client has."""
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._frames = frames
+        if journal is not None and journal.is_wanted:
+            self.headers[HEADER.decode()] = journal.fingerprint
+        self._num_seen = 0 if journal is None else journal.num_events_seen
+        self._frames = self._unseen(frames)
         self._end = end
         self._way = way or ShortWay()
         self._has_begun = False
@@ -87,15 +107,29 @@ class EventStream(Response):
 
     async def _write(self, scope: Scope, send: Send) -> None:
         async with contextlib.aclosing(self._frames):
-            first = await anext(self._frames)
+            first = await anext(self._frames, b"")
             self._has_begun = True
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await _chunk(send, first)
+            if first:
+                await _chunk(send, first)
             try:
                 await self._write_rest(scope, send)
             except Exception as error:
                 await _chunk(send, frame(error_bytes(as_request_error(error))))
-        await send({"type": "http.response.body", "body": self._end, "more_body": False})
+        await send({"type": "http.response.body", "body": self._without_seen(self._end), "more_body": False})
+
+    async def _unseen(self, frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        """Yield the frames without the events that the client has from another replica."""
+        async with contextlib.aclosing(frames):
+            async for data in frames:
+                if rest := self._without_seen(data) if self._num_seen else data:
+                    yield rest
+
+    def _without_seen(self, data: bytes) -> bytes:
+        events = data.split(EVENT_END)[:-1]
+        num_seen = min(self._num_seen, len(events))
+        self._num_seen -= num_seen
+        return b"".join([event + EVENT_END for event in events[num_seen:]])
 
     async def _write_rest(self, scope: Scope, send: Send) -> None:
         way, loop = self._way, asyncio.get_running_loop()

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ...link.hub.remote import AnyEngines
+from ...link.groups import EngineGroups
 from .middleware import header
 
 ASKED = b"endpoint-load-metrics-format"
 GIVEN = b"endpoint-load-metrics"
 
 
-def load_of(engines: AnyEngines) -> dict[str, float]:
+def load_of(engines: EngineGroups) -> dict[str, float]:
     """Return the metrics that vLLM reports, over all engines; empty before the first step."""
     pairs = [(client.report, client.num_open) for client in engines.clients]
     reports = [(report, num_open) for report, num_open in pairs if report is not None]

@@ -12,6 +12,7 @@ from ...link.engines import RANK_HEADER
 from ..keys.ring import Caller, anyone
 from .access_log import Served
 from .objectives import NO_OBJECTIVES, Objectives, objectives_of
+from .resume import Resumed
 
 DEVICE_USAGE_HEADER = "X-Neuronserve-Usage"
 MAX_RANK_DIGITS = 6
@@ -30,6 +31,7 @@ class Origin:
     caller: Caller = field(default_factory=anyone)
     has_device_usage: bool = False
     objectives: Objectives = NO_OBJECTIVES
+    resumed: Resumed | None = None  # None: no router asks to continue the answer elsewhere
     served: Served = field(default_factory=Served)  # filled as tokens are generated
 
 
@@ -43,6 +45,7 @@ def origin_of(request: Request) -> Origin:
         caller_of(request),
         _has_device_usage(request),
         objectives_of(request.headers),
+        getattr(request.state, "resumed", None),
         request.state.served,
     )
 

@@ -58,8 +58,8 @@ class Guard:
             if self._ring.has_keys and scope["method"] != "OPTIONS" and not self._is_public(scope["path"]):
                 caller = _require(caller, scope["path"])
                 if _is_counted(scope["path"], scope["method"]):
-                    await caller.use.let_in()
-            if needs_local(self._ring, scope["path"]) and not _is_local(scope):
+                    caller.use.let_in()
+            if needs_local(self._ring, scope["path"]) and not is_local(scope):
                 raise Forbidden(
                     f"Without an operator's key {scope['path'][:200]} is open to this host's own processes of the "
                     "server's user alone: ask from there, or start the server with --admin-api-key."
@@ -116,7 +116,7 @@ def _require(caller: Caller | None, path: str) -> Caller:
     return caller
 
 
-def _is_local(scope: Scope) -> bool:
+def is_local(scope: Scope) -> bool:
     """Return whether a request comes from a process of this host and user, and not through a proxy."""
     if any(header(scope, name) is not None for name in FORWARDED):
         return False
@@ -140,7 +140,7 @@ def _counted(send: Send, caller: Caller) -> Send:
 
     async def counted(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *await caller.use.headers()]
+            message["headers"] = [*message.get("headers", []), *caller.use.headers()]
         await send(message)
 
     return counted

@@ -14,12 +14,9 @@ from ...clock import MonotonicClock
 from ...errors import SettingsError
 from .file import NO_KEY, read_keys, require_distinct
 from .key import Key, KeysConfig
-from .remote import RemoteAccounts, RemoteKeyUse
 from .use import Accounts, KeyUse
 
 log = logging.getLogger("neuronserve.keys")
-AnyUse = KeyUse | RemoteKeyUse
-AnyAccounts = Accounts | RemoteAccounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class Caller:
     """Sender of a request: `name` owns the objects that it stores."""
 
     name: str
-    use: AnyUse
+    use: KeyUse
     is_admin: bool = False  # sees objects of other callers
     key: Key | None = field(default=None, repr=False)
 
@@ -55,7 +52,7 @@ def anyone() -> Caller:
 class KeyRing:
     """Keys in force. Used on one event loop."""
 
-    def __init__(self, config: KeysConfig, accounts: AnyAccounts) -> None:
+    def __init__(self, config: KeysConfig, accounts: Accounts) -> None:
         """Raises SettingsError when the key file is wrong."""
         self._config, self._accounts = config, accounts
         self._callers: list[Caller] = []
@@ -87,11 +84,6 @@ class KeyRing:
         if found is None:
             return Caller(name, self._accounts.of(name).unlimited, self.anyone.is_admin)
         return Caller(name, found.use.unlimited, found.is_admin, found.key)
-
-    def use_of(self, name: str) -> AnyUse:
-        """Return the account of a key, even if the key is gone."""
-        found = self._named(name)
-        return self._accounts.of(name) if found is None else found.use
 
     def reload(self) -> None:
         """Read the file again; log a wrong file and keep the old keys."""

@@ -1,10 +1,10 @@
-"""Usage of API keys since the start, and their limits: counted in one place, the process that has the engines."""
+"""Usage of API keys since the start, and their limits."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ...clock import Clock
@@ -45,7 +45,7 @@ class Usage:
 
 
 class KeyUse:
-    """Usage and limits of one key. Some methods are async because those of `RemoteKeyUse` are."""
+    """Usage and limits of one key."""
 
     def __init__(self, label: str, clock: Clock, limits: KeyLimits = NO_LIMITS, totals: Totals | None = None) -> None:
         """`label` names the key in metrics."""
@@ -69,13 +69,13 @@ class KeyUse:
             before, self._limiter = self._limiter, Limiter(limits, self._clock.now())
             self._limiter.num_running = before.num_running
 
-    def count_request(self) -> None:
+    def let_in(self) -> None:
         """Count an HTTP request against the limit of requests. Raises RateLimited."""
         with self._counting():
             self._limiter.let_in(self._clock.now())
 
     def check(self, num_prompt_tokens: int) -> None:
-        """Raise RateLimited if `begin` would."""
+        """Raise RateLimited if `begin` or `generating` would."""
         with self._counting():
             self._limiter.require(num_prompt_tokens, self._clock.now())
 
@@ -90,22 +90,14 @@ class KeyUse:
         """Record the end of a generation."""
         self._limiter.end()
 
-    async def let_in(self) -> None:
-        """Count an HTTP request. Raises RateLimited."""
-        self.count_request()
-
-    @contextlib.asynccontextmanager
-    async def generating(self, num_prompt_tokens: int) -> AsyncIterator[KeyUse]:
+    @contextlib.contextmanager
+    def generating(self, num_prompt_tokens: int) -> Iterator[KeyUse]:
         """Hold a generation open in the `with` block. Raises RateLimited before it."""
         self.begin(num_prompt_tokens)
         try:
             yield self
         finally:
             self.end()
-
-    async def require(self, num_prompt_tokens: int) -> None:
-        """Raise RateLimited if `generating` would."""
-        self.check(num_prompt_tokens)
 
     def generated(self, num_tokens: int) -> None:
         """Count generated tokens."""
@@ -116,13 +108,9 @@ class KeyUse:
         """Count tokens of a prompt found in the prefix cache."""
         self.totals.cached_tokens += num_tokens
 
-    def left(self) -> list[tuple[bytes, bytes]]:
+    def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers with the remaining limits."""
         return list(self._limiter.headers(self._clock.now()))
-
-    async def headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers with the remaining limits."""
-        return self.left()
 
     @contextlib.contextmanager
     def _counting(self) -> Iterator[None]:
@@ -154,11 +142,7 @@ class Accounts:
             return KeyUse(OTHERS, self._clock, totals=others.totals)
         return self._uses.setdefault(name, KeyUse(name, self._clock))
 
-    def rows(self, label: str | None) -> Usage:
+    def usage(self, label: str | None) -> Usage:
         """Return the usage of all keys, or of the key with that label."""
         uses = [use for use in self._uses.values() if label is None or (use.label == label != OTHERS)]
         return Usage(self.since, [UsageRow(e.label, e.totals, self.device_ns[e.label], e.limits) for e in uses])
-
-    async def usage(self, label: str | None) -> Usage:
-        """Return `rows`."""
-        return self.rows(label)

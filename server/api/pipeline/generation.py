@@ -8,88 +8,22 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 from ...clock import NS
-from ...errors import GenerationFailed, RequestError, RequestTimeout, Unavailable
+from ...errors import InvalidRequest, RequestTimeout
 from ...link.stream import Taker, TokenStream
-from ...text.detokenizer import Detokenizer, StopStrings, TextStream
-from ...text.tokenizer import Tokenizer
 from ...types import Charge, Request, TokenEvent
 from ..service import Service
-from ..telemetry.request_observer import RequestWatch
-from ..wire.generation import GenerationRequest
 from ..wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
+from .choice import choice_of
 from .deltas import Delta, Forward
-from .prompts import Prompt
+from .journal import AnswerJournal, Merged, number_of
+from .prompts import Prompt, check_ids
 from .room import counted_refusals, require_room
 from .scheduling import scheduling_fields
 from .sources import first_tokens, media_of
 from .stages import PlannedSequence, Sampled
-
-
-class _Choice:
-    """Detokenizer and counts of one sequence while it is generated."""
-
-    def __init__(self, index: int, detokenizer: Detokenizer, keeps_stop: bool, is_mute: bool) -> None:
-        self.index = index
-        self.num_tokens = 0
-        self.num_cached_tokens = 0
-        self.has_ended = False
-        self.charge = Charge()
-        self.drafts = (0, 0)  # verified, and accepted
-        self.prefill_ns = 0  # part of the charge, up to the first token
-        self._detokenizer = detokenizer
-        self._keeps_stop = keeps_stop
-        self._is_mute = is_mute  # max_tokens is 0: the one token that the engine generates is left out
-
-    def take(self, event: TokenEvent, charge: Charge, delta: Delta) -> None:
-        """Add one event, and the charge of its step, to `delta`.
-
-        Raises GenerationFailed or Unavailable when the engine gave the sequence up.
-        """
-        if (error := failure_of(event)) is not None:
-            raise error
-        self.num_cached_tokens = max(self.num_cached_tokens, event.num_cached_tokens)
-        self.charge, self.drafts = charge, event.drafts
-        if event.index == 0:
-            self.prefill_ns = charge.device_ns
-        delta.prompt_logprobs = event.prompt_logprobs or delta.prompt_logprobs
-        if self._is_mute:
-            delta.finish_reason = "length"
-            return
-        if event.token_id is not None:
-            self._take_token(event.token_id, event, delta)
-        if event.finish_reason is not None and delta.finish_reason is None:
-            delta.text += self._detokenizer.finish()
-            delta.finish_reason, delta.stop_reason = event.finish_reason, event.stop_reason
-            self._check_stop(delta)
-
-    def time_out(self, delta: Delta) -> None:
-        """End the choice because the request has timed out."""
-        delta.text += self._detokenizer.finish()
-        delta.finish_reason, delta.stop_reason = "length", "timeout"
-
-    def _take_token(self, token_id: int, event: TokenEvent, delta: Delta) -> None:
-        self.num_tokens += 1
-        delta.token_ids.append(token_id)
-        if event.logprobs is not None:
-            delta.logprobs.append(event.logprobs)
-        if event.finish_reason != "stop" or self._keeps_stop:
-            delta.text += self._detokenizer.feed(token_id)
-            self._check_stop(delta)
-
-    def _check_stop(self, delta: Delta) -> None:
-        if self._detokenizer.matched_stop is not None:
-            delta.finish_reason, delta.stop_reason = "stop", self._detokenizer.matched_stop
-
-
-def failure_of(event: TokenEvent) -> RequestError | None:
-    """Return the error of a sequence that the engine gave up with this event."""
-    if event.finish_reason == "error":
-        return GenerationFailed(f"The model failed on this request: {event.error}")
-    if event.finish_reason == "abort":
-        return Unavailable("The engine has ended this request.", code="aborted")
-    return None
 
 
 def device_usage(service: Service, charge: Charge, prefill_ns: int) -> DeviceUsage:
@@ -122,9 +56,12 @@ class Generation:
         tokenizer = service.served.tokenizer
         # A client may send one X-Request-Id twice at a time; the engine's ids must not repeat.
         prefix = f"{origin.request_id}-{uuid.uuid4().hex[:12]}"
-        self._choices = {f"{prefix}-{i}": _choice(tokenizer, i, body, seq) for i, seq in enumerate(sequences)}
+        self._choices = {f"{prefix}-{i}": choice_of(tokenizer, i, body, seq) for i, seq in enumerate(sequences)}
+        self.journal = AnswerJournal(origin.resumed, service.fingerprint_of(request.model_name), bool(body.stream))
+        self._given: dict[str, list[int]] = {}  # tokens of the journal, by sequence
+        self._replayed = [self._replay(merged) for merged in self.journal.earlier]
         now = service.clock.now()
-        self._requests = [
+        requests = [
             Request(
                 request_id=engine_id,
                 prompt_token_ids=first_tokens(service.model, seq.prompt),
@@ -140,7 +77,8 @@ class Generation:
             )
             for engine_id, seq in zip(self._choices, sequences, strict=True)
         ]
-        self._watch = service.served.requests.watch(origin, self._n, self._requests)
+        self._requests = [self._continued(each) for each in requests if not self._choices[each.request_id].has_ended]
+        self._watch = service.served.requests.watch(origin, self._n, self._requests or requests)
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -155,21 +93,28 @@ class Generation:
         gate, adapters = self._service.served.gate, self._service.adapters
         entry = self._requests, self._rank, self._use, self._num_prompt_tokens
         timeout_s = self.request.body.timeout
-        with counted_refusals(self._service), adapters.using(self._adapter):
-            async with gate.entered(*entry) as stream:
-                with self._watch as watch:
-                    watch.placed(stream.engines)
-                    stream.taker = None if forward is None else self._taker(stream, watch, forward)
-                    while stream.is_open:
-                        try:
-                            events = await (stream.next() if timeout_s is None else self._next(stream, timeout_s))
-                        except RequestTimeout:
-                            if not any(choice.num_tokens for choice in self._choices.values()):
-                                raise
-                            yield self._time_out()
-                            return
-                        if events:
-                            yield self._merge(stream, watch, events)
+        for deltas in self._replayed:
+            yield deltas
+        if not self._requests:
+            return
+        with (
+            counted_refusals(self._service),
+            adapters.using(self._adapter),
+            gate.entered(*entry) as stream,
+            self._watch as watch,
+        ):
+            watch.placed(stream.engines)
+            stream.taker = None if forward is None else self._taker(stream, forward)
+            while stream.is_open:
+                try:
+                    events = await (stream.next() if timeout_s is None else self._next(stream, timeout_s))
+                except RequestTimeout:
+                    if not any(choice.num_tokens for choice in self._choices.values()):
+                        raise
+                    yield self._time_out()
+                    return
+                if events:
+                    yield self._merge(stream, events)
 
     def usage(self, has_output: bool = True) -> Usage:
         """Return token counts and device time so far; without output, those before the first token."""
@@ -198,11 +143,11 @@ class Generation:
         """Each prompt once, with the sampling of its first choice."""
         return self._sequences[:: self._n]
 
-    async def require_welcome(self) -> None:
+    def require_welcome(self) -> None:
         """Raise what `deltas` would raise at once: Overloaded, or RateLimited."""
         gate = self._service.served.gate
         with counted_refusals(self._service):
-            await gate.require_welcome(self._requests, self._rank, self._use, self._num_prompt_tokens)
+            gate.check(self._requests, self._rank, self._use, self._num_prompt_tokens)
 
     def _device_usage(self) -> DeviceUsage:
         choices = self._choices.values()
@@ -231,16 +176,17 @@ class Generation:
                 deltas.append(delta)
         return deltas
 
-    def _taker(self, stream: TokenStream, watch: RequestWatch, forward: Forward) -> Taker:
+    def _taker(self, stream: TokenStream, forward: Forward) -> Taker:
         def take(event: TokenEvent, charge: Charge) -> bool:
             is_open = forward.is_open
             if is_open:
-                forward.give(self._merge(stream, watch, [(event, charge)]))
+                forward.give(self._merge(stream, [(event, charge)]))
             return is_open
 
         return take
 
-    def _merge(self, stream: TokenStream, watch: RequestWatch, events: list[tuple[TokenEvent, Charge]]) -> list[Delta]:
+    def _merge(self, stream: TokenStream | None, events: Merged) -> list[Delta]:
+        """Return the deltas of events that come now, or of those of an earlier replica, which have no `stream`."""
         deltas: dict[str, Delta] = {}
         for event, charge in events:
             request_id = event.request_id
@@ -250,20 +196,37 @@ class Generation:
             delta = deltas.get(request_id)
             if delta is None:
                 delta = deltas[request_id] = Delta(choice.index)
-            watch.take(event, charge)
+            if stream is not None:
+                self._watch.take(event, charge)
             choice.take(event, charge, delta)
             if event.index == 0 and choice.index % self._n == 0:
                 self._use.found_cached(event.num_cached_tokens)
             if delta.finish_reason is not None:
                 choice.has_ended = True
-                watch.end(request_id, delta.finish_reason)
-                stream.abort(request_id)
+                if stream is not None:
+                    self._watch.end(request_id, delta.finish_reason)
+                    stream.abort(request_id)
+        if stream is not None and self.journal.is_wanted:
+            self.journal.note([(self._choices[event.request_id].index, event, charge) for event, charge in events])
         self._use.generated(sum([len(delta.token_ids) for delta in deltas.values()]))
         return list(deltas.values())
 
+    def _replay(self, entry: Merged) -> list[Delta]:
+        """Return the deltas that another replica made of an entry of its journal. Raises InvalidRequest."""
+        names, events = list(self._choices), []
+        for event, charge in entry:
+            name = names[number_of(event.request_id, len(names))]
+            events.append((event._replace(request_id=name), charge))
+            if event.token_id is not None:
+                self._given.setdefault(name, []).append(event.token_id)
+        check_ids([each for given in self._given.values() for each in given], self._service.model.vocab_size, "journal")
+        return self._merge(None, events)
 
-def _choice(tokenizer: Tokenizer, index: int, body: GenerationRequest, sequence: PlannedSequence) -> _Choice:
-    keeps_stop = bool(body.include_stop_str_in_output)
-    text = TextStream(tokenizer, sequence.prompt.token_ids, body.skip_special_tokens is not False)
-    detokenizer = Detokenizer(text, StopStrings(body.stop_strings, keeps_stop), body.min_tokens or 0)
-    return _Choice(index, detokenizer, keeps_stop, is_mute=body.max_tokens == 0)
+    def _continued(self, request: Request) -> Request:
+        """Return the request of a choice with what the journal has of it. Raises InvalidRequest."""
+        choice = self._choices[request.request_id]
+        given = tuple(self._given.get(request.request_id, ()))
+        if given and len(given) >= request.sampling.max_tokens:
+            raise InvalidRequest(f"The journal has {len(given)} tokens of a choice that may have no more.")
+        cached = choice.num_cached_tokens
+        return replace(request, generated_token_ids=given, num_cached_tokens=cached, charged=choice.charge)

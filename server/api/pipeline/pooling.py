@@ -88,17 +88,16 @@ class Pooling:
         found: dict[str, Float32] = {}
         use = self._origin.caller.use.generating(sum(self.lengths))
         watch = self._service.served.requests.watch(self._origin, 1, self._requests)
-        async with use:
-            with watch:
-                for first in range(0, len(self._requests), MAX_OPEN):
-                    with engine.submit(self._requests[first : first + MAX_OPEN], rank) as stream:
-                        watch.placed(stream.engines)
-                        while stream.is_open:
-                            for event, charge in await stream.next():
-                                watch.take(event)
-                                found[event.request_id] = _row(event)
-                                watch.end(event.request_id, "stop")
-                                self._add(charge)
+        with use, watch:
+            for first in range(0, len(self._requests), MAX_OPEN):
+                with engine.submit(self._requests[first : first + MAX_OPEN], rank) as stream:
+                    watch.placed(stream.engines)
+                    while stream.is_open:
+                        for event, charge in await stream.next():
+                            watch.take(event)
+                            found[event.request_id] = _row(event)
+                            watch.end(event.request_id, "stop")
+                            self._add(charge)
         return [found[request.request_id] for request in self._requests]
 
     def usage(self) -> PoolingUsage:

@@ -160,10 +160,11 @@ def _too_long(model: ServedModel, text: str, param: str) -> InvalidRequest:
 
 
 def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> tuple[int, ...]:
-    """Return `ids` as a tuple. Raises InvalidRequest when one is not below `vocab_size`."""
-    largest = max(ids, default=0)
-    if largest >= vocab_size:
-        raise InvalidRequest(f"{param}: token id {largest} is out of vocabulary: it is not below {vocab_size}.", param)
+    """Return `ids` as a tuple. Raises InvalidRequest when one is not below `vocab_size`, or below 0."""
+    largest, least = max(ids, default=0), min(ids, default=0)
+    if largest >= vocab_size or least < 0:
+        wrong = least if least < 0 else largest
+        raise InvalidRequest(f"{param}: token id {wrong} is out of vocabulary: it is not below {vocab_size}.", param)
     return tuple(ids)
 
 

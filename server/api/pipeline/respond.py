@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterable
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,7 +38,7 @@ async def respond(receive: Receive, writer: AnswerWriter, is_stream: bool, end: 
         answer = await until_disconnect(receive, whole_answer(writer))
         return Response(answer.model_dump_json(), media_type="application/json")
     way = ShortWay()
-    return EventStream(frames_of(writer, way), end, way)
+    return EventStream(frames_of(writer, way), end, way, writer.generation.journal)
 
 
 async def whole_answer(writer: AnswerWriter) -> BaseModel:
@@ -51,13 +52,14 @@ class _Forwarded:
 
     writer: AnswerWriter
     way: ShortWay
+    context: Context  # of the request's own task, which draws the same numbers
 
     @property
     def is_open(self) -> bool:
         return self.way.is_open
 
     def give(self, deltas: list[Delta]) -> None:
-        self.way.write(self.writer.frames(deltas))
+        self.way.write(self.context.run(_frames, self.writer, deltas))
 
 
 def json_frame(answer: BaseModel) -> bytes:
@@ -65,11 +67,17 @@ def json_frame(answer: BaseModel) -> bytes:
     return frame(answer.model_dump_json().encode())
 
 
+def _frames(writer: AnswerWriter, deltas: list[Delta]) -> list[bytes]:
+    """Return the events of deltas, behind the entry of the journal that makes them again."""
+    return [*writer.generation.journal.take(), *writer.frames(deltas)]
+
+
 async def frames_of(writer: AnswerWriter, way: ShortWay) -> AsyncGenerator[bytes, None]:
     """Yield all events except those that were written to `way`."""
-    async with contextlib.aclosing(writer.generation.deltas(_Forwarded(writer, way))) as batches:
+    forward = _Forwarded(writer, way, copy_context())
+    async with contextlib.aclosing(writer.generation.deltas(forward)) as batches:
         async for batch in batches:
-            for event in writer.frames(batch):
+            for event in _frames(writer, batch):
                 yield event
     for event in writer.last_frames():
         yield event

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import uuid
 from collections.abc import Callable, Sequence
 from math import hypot
 from operator import mul
@@ -14,6 +13,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from ...link.messages import PoolingFacts
+from ..http.chance import hex_digits
 from ..wire.pooling import EncodingFormat
 
 Float32: TypeAlias = "memoryview[float]"  # one row, or one for each token of a text
@@ -48,7 +48,7 @@ def cosine(a: Float32, b: Float32) -> float:
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4().hex}"
+    return f"{prefix}-{hex_digits()}"
 
 
 async def row_response(make: Callable[[], BaseModel], rows: Sequence[Float32], facts: PoolingFacts) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 from typing import TypeVar
 
@@ -10,6 +9,7 @@ from ...errors import InvalidRequest
 from ...scheduler.admission import resolve_max_tokens
 from ...types import SamplingParams
 from ..config import MAX_LOGIT_BIAS
+from ..http.chance import seed as draw_seed
 from ..service import ServedModel
 from ..wire.generation import GenerationRequest
 from .prompts import Prompt, check_ids
@@ -69,7 +69,7 @@ def sampling_of(model: ServedModel, body: GenerationRequest) -> SamplingParams:
         eos_token_ids=defaults.eos_token_ids,
         stop_token_ids=tuple(dict.fromkeys(body.stop_token_ids or ())),
         ignore_eos=bool(body.ignore_eos),
-        seed=secrets.randbits(63) if body.seed is None else body.seed & SEED_MASK,
+        seed=draw_seed() if body.seed is None else body.seed & SEED_MASK,
         logprob_token_ids=tuple(dict.fromkeys(body.logprob_token_ids or ())),
     )
 

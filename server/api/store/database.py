@@ -1,16 +1,13 @@
 """SQLite in one thread: records in tables, and one transaction a call. Knows nothing of the records' meaning.
 
 In WAL mode committed data survives kill -9, and a loss of power costs at most the last transactions. The database is
-locked while it is open, so that two servers cannot use one data directory. The processes of one server share it; then a
-file beside it is locked for all of them (`StoreLock`).
+locked while it is open, so that two servers cannot use one data directory.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, fields
@@ -18,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ...errors import SettingsError, StorageFull
-from ...host.private_file import make_private_directory, open_private
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 LOCK_TIMEOUT_S = 10.0  # for a previous server to end
 _COLUMNS = {"str": "TEXT", "int": "INTEGER", "float": "REAL", "bytes": "BLOB", "bool": "INTEGER"}
 
@@ -47,9 +43,11 @@ class Table(Generic[R]):
         typed = [f"{name} {_COLUMNS[kinds[0]]}{'' if 'None' in kinds else ' NOT NULL'}" for name, kinds in columns]
         return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(typed)}, PRIMARY KEY ({keys}))"
 
-    def add_columns(self, db: sqlite3.Connection) -> None:
-        """Add the fields that an older server's table lacks: the last ones, which have defaults."""
+    def change_columns(self, db: sqlite3.Connection) -> None:
+        """Add the fields that an older server's table lacks, the last ones, which have defaults; drop those it had."""
         known = {row[1] for row in db.execute(f"PRAGMA table_info({self.name})")}
+        for gone in known - {each.name for each in fields(self.record)}:
+            db.execute(f"ALTER TABLE {self.name} DROP COLUMN {gone}")
         for each in fields(self.record):
             if each.name not in known:
                 kind, *others = str(each.type).split(" | ")
@@ -87,10 +85,10 @@ class Table(Generic[R]):
 class Database:
     """A database file, or memory of this process if `path` is None. Raises SettingsError when it cannot be opened."""
 
-    def __init__(self, path: Path | None, tables: Sequence[Table[Any]], is_shared: bool = False) -> None:
+    def __init__(self, path: Path | None, tables: Sequence[Table[Any]]) -> None:
         self._thread = ThreadPoolExecutor(1, "store")
         try:
-            self._db = _opened(path, tables, is_shared)
+            self._db = _opened(path, tables)
         except sqlite3.Error as error:
             raise SettingsError(f"--data-dir: cannot use {path}: {error}") from error
 
@@ -104,13 +102,6 @@ class Database:
     def wait(self, work: Work[T]) -> T:
         """Do the same as `run` and block the calling thread."""
         return self._thread.submit(self._transact, work).result()
-
-    async def num_commits_of_others(self) -> int:
-        """Return a number that changes when another process has committed."""
-        (number,) = await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: self._db.execute("PRAGMA data_version").fetchone()
-        )
-        return int(number)
 
     async def close(self) -> None:
         """Write pending data into the database file, and close it."""
@@ -126,44 +117,19 @@ class Database:
             raise StorageFull(f"The server cannot write to its data directory: {error}.") from error
 
 
-class StoreLock:
-    """Right of a server to a data directory that its processes share. Raises SettingsError when it is taken."""
-
-    def __init__(self, directory: Path) -> None:
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
-        try:
-            make_private_directory(directory)
-            self._file = open_private(directory / "neuronserve.lock", "wb")
-        except OSError as error:
-            raise SettingsError(f"--data-dir: cannot use {directory}: {error.strerror}") from error
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    self._file.close()
-                    raise SettingsError(f"--data-dir: {directory} is another server's: it is locked") from error
-                time.sleep(0.1)
-
-    def close(self) -> None:
-        """Release the directory."""
-        self._file.close()
-
-
-def _opened(path: Path | None, tables: Sequence[Table[Any]], is_shared: bool) -> sqlite3.Connection:
+def _opened(path: Path | None, tables: Sequence[Table[Any]]) -> sqlite3.Connection:
     db = sqlite3.connect(path or ":memory:", timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
-        _begin(db, tables, is_shared)
+        _begin(db, tables)
     except sqlite3.Error:
         db.close()
         raise
     return db
 
 
-def _begin(db: sqlite3.Connection, tables: Sequence[Table[Any]], is_shared: bool) -> None:
+def _begin(db: sqlite3.Connection, tables: Sequence[Table[Any]]) -> None:
     """Create the tables, or update those of an older server."""
-    db.execute(f"PRAGMA locking_mode = {'NORMAL' if is_shared else 'EXCLUSIVE'}")
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
     db.execute("BEGIN EXCLUSIVE")
@@ -174,6 +140,6 @@ def _begin(db: sqlite3.Connection, tables: Sequence[Table[Any]], is_shared: bool
     if version != SCHEMA_VERSION:
         for table in tables:
             db.execute(table.schema)
-            table.add_columns(db)
+            table.change_columns(db)
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     db.execute("COMMIT")

@@ -20,7 +20,6 @@ class StoredResponse:
     body: bytes  # JSON, as in answers
     input_items: bytes  # JSON list
     owner: str = ""  # name of the API key that created it
-    worker: str = ""  # life of the API process that generates it, if there are several
 
 
 @dataclass(frozen=True, slots=True)

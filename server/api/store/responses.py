@@ -70,12 +70,11 @@ class ResponseStore:
         if not await self._database.run(lambda db: RESPONSES.delete(db, "WHERE id = ?", response_id)):
             raise _missing(response_id, response_id, "response_id")
 
-    async def recover(self, worker: str | None = None) -> None:
-        """Mark responses as failed that an earlier server, or one API process of this server, left unfinished."""
-        clause = "WHERE status IN (?1, ?2) AND worker = coalesce(?3, worker)"
+    async def recover(self) -> None:
+        """Mark responses as failed that an earlier server left unfinished."""
 
         def work(db: sqlite3.Connection) -> None:
-            for response in list(RESPONSES.select(db, clause, *RUNNING, worker)):
+            for response in list(RESPONSES.select(db, "WHERE status IN (?, ?)", *RUNNING)):
                 body = json.loads(response.body) | {"status": "failed", "error": INTERRUPTED}
                 RESPONSES.put(db, replace(response, status="failed", body=json.dumps(body).encode()))
 

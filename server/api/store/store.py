@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from .responses import ResponseStore
 log = logging.getLogger("neuronserve.api")
 DATABASE = "neuronserve.sqlite3"
 OWN = frozenset({"files", "neuronserve.lock", "lost+found"})  # files beside the database
-LOOK_PERIOD_S = 0.5
 NO_DATA_DIR = "Files and batches need a place that survives the server: start it with --data-dir DIR."
 
 
@@ -36,15 +34,15 @@ def _make_private(directory: Path) -> None:
             open_private(file, "ab").close()
 
 
-def _opened(directory: Path | None, is_shared: bool) -> Database:
+def _opened(directory: Path | None) -> Database:
     """Open the database of a data directory, or one in memory. Raises SettingsError."""
     if directory is None:
-        return Database(None, TABLES, is_shared)
+        return Database(None, TABLES)
     try:
         _make_private(directory)
     except OSError as error:
         raise SettingsError(f"--data-dir: cannot use {directory}: {error.strerror}") from error
-    return Database(directory / DATABASE, TABLES, is_shared)
+    return Database(directory / DATABASE, TABLES)
 
 
 class Store:
@@ -53,12 +51,12 @@ class Store:
     def __init__(self, config: StoreConfig) -> None:
         directory = config.data_dir or config.default_dir
         try:
-            self._database = _opened(directory, config.is_shared)
+            self._database = _opened(directory)
         except SettingsError as error:
             if config.data_dir is not None:
                 raise
             log.warning("responses are kept in memory, and files and batches are refused: %s", error)
-            directory, self._database = None, _opened(None, config.is_shared)
+            directory, self._database = None, _opened(None)
         self.limits = config
         self.responses = ResponseStore(self._database, config)
         self.conversations = ConversationStore(self._database, config)
@@ -83,25 +81,14 @@ class Store:
         _ = self.files  # raises
         return self._batches
 
-    async def recover(self, worker: str | None = None) -> None:
-        """Repair what an earlier server left, before anything is stored, as far as a full disk allows.
-
-        With `worker`, repair only what that life of an API process left.
-        """
+    async def recover(self) -> None:
+        """Repair what an earlier server left, before anything is stored, as far as a full disk allows."""
         try:
-            await self.responses.recover(worker)
-            if self._files is not None and worker is None:
+            await self.responses.recover()
+            if self._files is not None:
                 await self._files.clean()
         except StorageFull as error:
             log.warning("%s", error)
-
-    async def follow_others(self) -> None:
-        """Check the batches when another process may have changed one; never return."""
-        known = await self._database.num_commits_of_others()
-        while True:
-            await asyncio.sleep(LOOK_PERIOD_S)
-            if known != (known := await self._database.num_commits_of_others()):
-                self._batches.changed.set()
 
     async def close(self) -> None:
         """Close the data directory."""

@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 from ...clock import NS, Clock
 from ...cost.charge_rate import ChargeRate
 from ...link.groups import EngineGroups
-from ...link.hub.remote import AnyEngines
 from ..admission import Admission
 from ..config import ApiConfig
 from ..host_memory import HostMemory
@@ -55,21 +54,18 @@ class Telemetry:
             self._spans = SpanExporter(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
             self.at_request_end.append(self._spans.record)
 
-    def attach(self, engines: AnyEngines, rate: ChargeRate) -> RequestObserver:
+    def attach(self, engines: EngineGroups, rate: ChargeRate) -> RequestObserver:
         """Observe the ready engines and their requests. Return the observer that requests report to."""
         metrics: list[RequestMetrics] = []
         requests, counters = RequestObserver(metrics, self.at_request_end, self._clock), ReadCounters(self.registry)
         for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
             metrics.append(RequestMetrics(self._instruments.of(engine=str(rank)), info.max_model_len))
             client.observe(requests.record)
-        if isinstance(engines, EngineGroups):  # otherwise the engines' process exposes them
-            self.attach_engines(engines, rate)
+        self._attach_engines(engines, rate, counters)
         self._show_keys(requests, rate, counters)
         return requests
 
-    def attach_engines(self, engines: EngineGroups, rate: ChargeRate) -> None:
-        """Observe the ready engines of this process, for requests of all processes."""
-        counters = ReadCounters(self.registry)
+    def _attach_engines(self, engines: EngineGroups, rate: ChargeRate, counters: ReadCounters) -> None:
         for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
             instruments = self._instruments.of(engine=str(rank))
             client.observe(EngineMetrics(instruments, client, info).record)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field
 
 from pydantic_core import from_json
 
 from ...text.parsers.output import CallPart, OutputParser, Parsed
+from ..http.chance import hex_digits
 from ..wire.tools import (
     INPUT,
     CalledCustom,
@@ -111,7 +111,7 @@ def _delta(part: CallPart) -> ToolCallDelta:
     if part.name is None:
         return ToolCallDelta(index=part.index, function=FunctionDelta(arguments=""))
     function = FunctionDelta(name=part.name, arguments="")
-    return ToolCallDelta(index=part.index, id=f"call_{uuid.uuid4().hex[:24]}", type="function", function=function)
+    return ToolCallDelta(index=part.index, id=f"call_{hex_digits()[:24]}", type="function", function=function)
 
 
 def _append(parsed: Parsed, more: Parsed) -> None:

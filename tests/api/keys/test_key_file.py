@@ -102,12 +102,12 @@ def test_a_bad_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert SECRET not in caplog.text
 
 
-async def test_use_belongs_to_the_name_and_goes_on_over_reloads(tmp_path: Path) -> None:
+def test_use_belongs_to_the_name_and_goes_on_over_reloads(tmp_path: Path) -> None:
     path = write(tmp_path / "keys.yaml", "keys: [{name: a, key: old}, {name: b, key: other}]")
     keys = ring(path, accounts := Accounts(ManualClock()))
     old, totals = keys.find(b"old"), accounts.of("a").totals
     assert old is not None
-    async with old.use.generating(7):
+    with old.use.generating(7):
         write(path, "keys: [{name: a, key: new, limits: {max_concurrent: 1}}]")
         keys.reload()
         assert keys.find(b"old") is keys.find(b"other") is keys.find(None) is keys.find(b"") is None
@@ -116,8 +116,8 @@ async def test_use_belongs_to_the_name_and_goes_on_over_reloads(tmp_path: Path) 
         assert new.use is old.use
         assert totals.prompt_tokens == 7
         with pytest.raises(RateLimited, match="1 open requests"):
-            await new.use.require(1)
-    async with new.use.generating(1):
+            new.use.check(1)
+    with new.use.generating(1):
         pass
     assert (totals.requests, totals.rate_limited) == (2, 1)
 

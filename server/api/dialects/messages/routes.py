@@ -43,7 +43,7 @@ async def create_message(
     if not body.stream:
         return await respond(request.receive, writer, is_stream=False)
     way = ShortWay()
-    return EventStream(_events(writer, way), b"", way)
+    return EventStream(_events(writer, way), b"", way, writer.generation.journal)
 
 
 @router.post(

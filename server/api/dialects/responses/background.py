@@ -8,13 +8,10 @@ from collections.abc import AsyncGenerator
 
 from fastapi import Request
 
-from ....errors import InvalidRequest, Unavailable
-from ...peers import Peers, StreamedEvents
+from ....errors import InvalidRequest
 from .run import ResponseRun
 
 MAX_REMEMBERED = 16  # streams that have ended and can still be followed
-NUM_TRIES = 3  # requests for a stream in another process, before it counts as lost
-PART_S = 0.5  # longest wait before a follower in another process receives an empty part
 
 
 class _Running:
@@ -49,14 +46,6 @@ class _Running:
                 return
             await self._news.wait()
 
-    async def part(self, first: int) -> StreamedEvents:
-        """Return events from number `first` on as soon as there is one; none after a while without any."""
-        if first >= len(self.frames) and not self.is_done:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PART_S):
-                    await self._news.wait()
-        return StreamedEvents(self.frames[first:], self.is_done)
-
     def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
@@ -74,7 +63,7 @@ class Background:
 
         Raises StorageFull, Overloaded and RateLimited: a client tries again after 429, but not after `failed`.
         """
-        await run.require_welcome()
+        run.require_welcome()
         await run.store(is_required=True)
         running = _Running(run, is_stream)
         self._running[run.response.id] = running
@@ -92,15 +81,6 @@ class Background:
         if running is None:
             raise not_streamed(response_id)
         return running.follow(after + 1)
-
-    def can_follow(self, response_id: str) -> bool:
-        """Whether this process has the stream of a response."""
-        return self._stream(response_id) is not None
-
-    async def part(self, response_id: str, first: int) -> StreamedEvents | None:
-        """Return events from number `first` on for another process; None if this process has no such stream."""
-        running = self._stream(response_id)
-        return None if running is None else await running.part(first)
 
     async def cancel(self, response_id: str) -> None:
         """Cancel a response if it runs."""
@@ -137,25 +117,6 @@ def not_streamed(response_id: str) -> InvalidRequest:
         f"stream, or none of the last {MAX_REMEMBERED} of them.",
         "stream",
     )
-
-
-async def follow_elsewhere(peers: Peers, response_id: str, after: int) -> AsyncGenerator[bytes, None]:
-    """Yield events behind number `after` of a stream in another process. Raises InvalidRequest, Unavailable."""
-    first, num_lost, is_known = after + 1, 0, False
-    while num_lost < NUM_TRIES:
-        part = await peers.part(response_id, first)
-        if part is None:  # no process has it, or the process did not answer in time
-            num_lost += 1
-            continue
-        num_lost, is_known = 0, True
-        for frame in part.frames:
-            yield frame
-        first += len(part.frames)
-        if part.is_done:
-            return
-    if is_known:
-        raise Unavailable("The process that had this response's stream has ended.", code="stream_lost")
-    raise not_streamed(response_id)
 
 
 async def the_background(request: Request) -> Background:

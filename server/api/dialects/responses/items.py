@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
 from ....errors import InvalidRequest
+from ...http.chance import hex_digits
 from ...store.records import StoredResponse
 from ...wire.response import ItemList
 from ...wire.responses import IMAGE, CompactRequest, InputItem, ItemPart, ResponsesRequest
@@ -28,7 +28,7 @@ _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{4,}")
 
 def new_id(prefix: str) -> str:
     """Return a new id of a response or a conversation."""
-    return f"{prefix}_{uuid.uuid4().hex}"
+    return f"{prefix}_{hex_digits()}"
 
 
 class ItemIds:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
 from ....errors import InvalidRequest, RequestError
 from ....scheduler.admission import CODE as TOO_LONG
+from ...http.chance import unix_time
 from ...http.origin import Origin
 from ...pipeline.generation import Generation
 from ...pipeline.sampling import first
@@ -101,7 +101,7 @@ def _response(body: ResponsesRequest, name: str, model: ServedModel) -> Response
     choice = body.tool_choice if body.tool_choice is not None else "auto"
     return Response(
         id=new_id("resp"),
-        created_at=int(time.time()),
+        created_at=unix_time(),
         status="queued" if body.background else "in_progress",
         background=bool(body.background),
         conversation=None if body.conversation_id is None else ConversationId(id=body.conversation_id),

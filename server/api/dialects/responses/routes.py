@@ -1,6 +1,7 @@
 """/v1/responses: create a response, whole, as a stream or in the background; read, cancel and delete stored ones."""
 
 import json
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -12,10 +13,9 @@ from ...http.event_stream import EventStream, until_disconnect
 from ...http.openapi import OF_BODIES, STREAM, answered_with, documented, errors_of
 from ...http.origin import CallerOf, caller_of, origin_of
 from ...service import ServiceOf
-from ...store.responses import RUNNING
 from ...wire.response import Compaction, DeletedResponse, InputTokens, ItemList, Response
 from ...wire.responses import CompactRequest, ResponsesRequest
-from .background import Background, follow_elsewhere, the_background
+from .background import Background, the_background
 from .compact import compacted
 from .items import MAX_LISTED, page
 from .prepare import count, prepare
@@ -37,14 +37,17 @@ async def create_response(
     background: BackgroundOf,
 ) -> HttpResponse:
     """Answer the items of a request, behind those of an earlier response."""
-    run = await prepare(origin_of(request), body, service)
+    origin = origin_of(request)
+    if body.background:  # it goes on without its client, and so without a router
+        origin = replace(origin, resumed=None)
+    run = await prepare(origin, body, service)
     if body.background:
         await background.start(run, bool(body.stream))
         if body.stream:
             return EventStream(background.follow(run.response.id, -1), end=b"")
         return _json(run.response)
     if body.stream:
-        return EventStream(run.frames(), end=b"")
+        return EventStream(run.frames(), end=b"", journal=run.journal)
     return _json(await until_disconnect(request.receive, run.finished()))
 
 
@@ -83,15 +86,10 @@ async def get_response(
     """Return a stored response; with `stream`, the events of a response that was streamed in the background."""
     stored = await service.store.responses.get(response_id, caller_of(request).sees)
     if is_stream:
-        if service.peers.are_there and not background.can_follow(response_id):
-            frames = follow_elsewhere(service.peers, response_id, starting_after)
-        else:
-            frames = background.follow(response_id, starting_after)
-        return EventStream(frames, end=b"")
+        return EventStream(background.follow(response_id, starting_after), end=b"")
     if (run := background.get(response_id)) is not None:
         return _json(run.response)
-    running = await service.peers.response(response_id) if stored.status in RUNNING else None
-    return HttpResponse(running or stored.body, media_type=JSON)
+    return HttpResponse(stored.body, media_type=JSON)
 
 
 @router.delete("/v1/responses/{response_id}", responses=STORED)
@@ -101,7 +99,6 @@ async def delete_response(
     """Delete a response; if it still runs, it is cancelled."""
     await service.store.responses.require(response_id, caller.sees)
     await background.cancel(response_id)
-    await service.peers.cancel(response_id)
     await service.store.responses.delete(response_id)
     return DeletedResponse(id=response_id)
 
@@ -113,7 +110,6 @@ async def cancel_response(
     """Cancel a response in the background; a response that has ended stays as it is."""
     await service.store.responses.require(response_id, caller.sees)
     await background.cancel(response_id)
-    await service.peers.cancel(response_id)
     stored = await service.store.responses.get(response_id, caller.sees)
     response = Response.model_validate_json(stored.body)
     if not response.background:

@@ -40,7 +40,7 @@ class ResponseRun:
         self._service = service = generation.request.service
         caller = generation.request.origin.caller
         self._owner, self._sees = caller.name, caller.sees
-        self._generation = generation
+        self._generation, self.journal = generation, generation.journal
         self._listed = listed(items, ids)
         self._items = json.dumps(self._listed, ensure_ascii=False).encode()
         include = body.include or ()
@@ -51,9 +51,9 @@ class ResponseRun:
         self._writer = ResponseWriter(response, reader, names, writing)
         self._is_begun = False  # events have been sent
 
-    async def require_welcome(self) -> None:
+    def require_welcome(self) -> None:
         """Raise Overloaded or RateLimited if the response would end with that at once."""
-        await self._generation.require_welcome()
+        self._generation.require_welcome()
 
     async def finished(self) -> Response:
         """Return the whole response. Raises RequestError when it fails."""
@@ -100,6 +100,8 @@ class ResponseRun:
     async def _frames(self) -> AsyncGenerator[bytes, None]:
         async with contextlib.aclosing(self._generation.deltas()) as batches:
             async for batch in batches:
+                for entry in self.journal.take():
+                    yield entry
                 if not self._writer.is_started:
                     for frame in (*(() if self._is_begun else self.begin()), *self._writer.start()):
                         yield frame
@@ -134,5 +136,4 @@ class ResponseRun:
             body=body,
             input_items=self._items,
             owner=self._owner,
-            worker="" if (worker := self._service.config.worker) is None else worker.life,
         )

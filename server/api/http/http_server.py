@@ -1,0 +1,60 @@
+"""HTTP server of one ASGI application: uvicorn without its signal handling and without sockets of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import cast
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn._types import ASGI3Application
+
+from .connections import Connections
+from .header_limit import LimitedHttpProtocol
+
+# Idle time of a connection: longer than clients (httpx, so OpenAI's too: 5 s) and load balancers (AWS: 60 s) keep
+# it, so that none sends a request into a connection that closes.
+KEEP_ALIVE_S = 75
+FLUSH_TIMEOUT_S = 5  # for complete answers that their clients have not read yet
+
+
+class HttpServer(uvicorn.Server):
+    """Serves the connections that `connections` accepts, until `should_exit` is set."""
+
+    def __init__(self, app: ASGIApp, connections: Connections) -> None:
+        config = uvicorn.Config(
+            cast(ASGI3Application, app),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,  # the access log is written where the answer is counted
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
+        )
+        super().__init__(config)
+        self._connections = connections
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        del sockets
+        await super().startup(sockets=[])
+        self._connections.open(self._protocol)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._connections.close()
+        await super().shutdown(sockets)
+
+    def _protocol(self, is_surplus: bool) -> LimitedHttpProtocol:
+        return LimitedHttpProtocol(
+            self._connections,
+            is_surplus,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,94 @@
+"""Replicas on the router's own host: servers that it starts at loopback ports, and again when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+
+from ..api.listener import bind
+from ..errors import ReplicaEnded, StartError
+from ..host.fork_server import start_process
+from ..link.handle import signal_name
+from ..link.restarts import Healing, RestartBreaker
+from .address import Address
+
+log = logging.getLogger("neuronserve.route")
+HOST = "127.0.0.1"
+RESTARTS = Healing(max_restarts=5, window_s=60.0)  # of one replica
+EXIT_GRACE_S = 10.0  # for a replica to end its engines
+MakeReplica = Callable[[int, socket.socket], BaseProcess]  # by number, listening there
+
+
+class Children:
+    """Processes by number. `has_served` says whether one was up in any of its lives."""
+
+    def __init__(self, count: int, make: MakeReplica) -> None:
+        self._make = make
+        self._processes: list[BaseProcess | None] = [None] * count
+        self._listeners: list[socket.socket | None] = [bind(HOST, 0) for _ in range(count)]
+        ports = [each.getsockname()[1] for each in self._listeners if each is not None]
+        self.addresses = tuple(Address(HOST, port) for port in ports)
+        self._is_ending = False
+        self.has_served: Callable[[Address], bool] = lambda _: False
+
+    async def keep(self) -> None:
+        """Keep all replicas running; never return. Raises StartError and ReplicaEnded."""
+        await asyncio.gather(*(self._keep(number) for number in range(len(self._processes))))
+
+    def signal(self, number: int) -> None:
+        """Send a signal to each replica."""
+        for process in self._processes:
+            if process is not None and process.is_alive() and process.pid is not None:
+                os.kill(process.pid, number)
+
+    async def close(self) -> None:
+        """End all replicas."""
+        self._is_ending = True
+        self.signal(signal.SIGTERM)
+        running = [process for process in self._processes if process is not None]
+        await asyncio.gather(*(asyncio.to_thread(process.join, EXIT_GRACE_S) for process in running))
+        for process in running:
+            process.kill()
+            await asyncio.to_thread(process.join)
+
+    async def _keep(self, number: int) -> None:
+        breaker, loop, address = RestartBreaker(RESTARTS), asyncio.get_running_loop(), self.addresses[number]
+        while True:
+            listener = self._listeners[number] or bind(HOST, address.port)
+            process = self._processes[number] = self._make(number, listener)
+            await asyncio.to_thread(start_process, process)
+            listener.close()  # when the replica has ended, its port refuses connections
+            self._listeners[number] = None
+            await _exit_of(process)
+            what = f"replica {number} (pid {process.pid}) {_ending(process.exitcode)}"
+            has_served = self.has_served(address)
+            if not has_served:
+                error = StartError(what)
+                error.exit_code = process.exitcode if process.exitcode in (1, 2) else 1
+                raise error
+            delay_s = breaker.delay_s(loop.time(), is_fault=True, has_served=has_served)
+            if delay_s is None:
+                raise ReplicaEnded(f"{what}, {RESTARTS.max_restarts + 1} times within {RESTARTS.window_s:g} s")
+            log.error("%s; restarting it", what)
+            await asyncio.sleep(delay_s)
+
+
+async def _exit_of(process: BaseProcess) -> None:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(process.sentinel, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(process.sentinel)
+    await asyncio.to_thread(process.join)
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal_name(-code)}"
+    return f"has ended with exit code {code}"

@@ -1,0 +1,144 @@
+"""All replicas of a router: found and watched, and the ledger of what is open at each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import uuid
+from collections.abc import Collection, Coroutine
+from typing import Any
+
+from ..api.http.watched_files import WatchedFiles
+from ..config import CacheConfig
+from ..errors import SettingsError, Unavailable
+from ..scheduler.router import PENDING_WEIGHT, Router
+from .address import Address, read_file, resolved
+from .config import RouteConfig
+from .prompt import CHUNK_TOKENS, Prompt
+from .replica import Replica
+
+log = logging.getLogger("neuronserve.route")
+RESOLVE_S = 5.0  # between two look-ups of DNS names
+NUM_CHUNKS = 31_250  # of prompts that a replica is taken to have cached
+
+
+class Fleet:
+    """Replicas by number. A number is one address for ever, so that the ledger's counts hold while replicas change."""
+
+    def __init__(self, config: RouteConfig) -> None:
+        """Raises SettingsError when the file of replicas is wrong."""
+        self.replicas: list[Replica] = []
+        self.ledger = Router(0, CacheConfig(NUM_CHUNKS, CHUNK_TOKENS), name=uuid.uuid4().hex)
+        self._config = config
+        self.max_wait_s = config.max_wait
+        self._file = config.replicas_file
+        self._listed = self._read()
+        self._tls = ssl.create_default_context(cafile=config.ca_file)
+        self._is_any_up = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def up(self) -> list[Replica]:
+        """Replicas that take requests, by name: the same order in every router."""
+        return sorted((each for each in self.replicas if each.is_up), key=lambda each: each.address.name)
+
+    def has_served(self, address: Address) -> bool:
+        """Return whether a replica has been up."""
+        return any(each.has_served for each in self.replicas if each.address == address)
+
+    async def run(self) -> None:
+        """Find and watch the replicas; never return."""
+        if self._file is not None:
+            self._spawn(WatchedFiles([self._file], self._reload).watch())
+        while True:
+            await self._find()
+            await asyncio.sleep(RESOLVE_S)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for replica in self.replicas:
+            replica.close()
+
+    async def place(self, name: str, prompt: Prompt, session: str, tried: Collection[Replica] = ()) -> Replica:
+        """Choose a replica for a request, and count it there until `ledger.end(name)`.
+
+        Replicas of `tried` are the last choice. Waits while none is up. Raises Unavailable.
+        """
+        await self.until_up()
+        untried = [replica.number for replica in self.up if replica not in tried] if tried else ()
+        asked = name, prompt.digests, prompt.num_tokens, session
+        return self.replicas[self.ledger.place_prompt(*asked, among=untried)]
+
+    async def first(self, tried: Collection[Replica] = ()) -> Replica:
+        """Return the first replica that is up and not among `tried`. Waits and raises as `place`."""
+        await self.until_up()
+        return next((each for each in self.up if each not in tried), self.up[0])
+
+    async def until_up(self) -> None:
+        """Wait for a replica. Raises Unavailable when none comes in time."""
+        try:
+            async with asyncio.timeout(self.max_wait_s):
+                while not self.up:
+                    self._is_any_up.clear()
+                    await self._is_any_up.wait()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"No replica is up, and none came within {self.max_wait_s:g} s.", code="no_replica"
+            ) from error
+
+    async def _find(self) -> None:
+        """Look the listed addresses up, and follow the changes."""
+        found: dict[str, Address] = {}
+        for address in (*self._config.replicas, *self._listed):
+            try:
+                found |= {each.name: each for each in await resolved(address)}
+            except OSError as error:
+                log.warning("%s cannot be looked up: %s", address.name, error)
+                at_port = (each for each in self.replicas if not each.is_leaving and address.port == each.address.port)
+                found |= {each.address.name: each.address for each in at_port}
+        known = {replica.address.name: replica for replica in self.replicas}
+        for name, address in found.items():
+            if name not in known or (known[name].is_leaving and not known[name].open):
+                self._add(address, known.get(name))
+        for name, replica in known.items():
+            if name not in found and not replica.is_leaving:
+                log.info("replica %s is no longer listed; %d requests are open", name, len(replica.open))
+                replica.leave()
+
+    def _add(self, address: Address, former: Replica | None) -> None:
+        number = len(self.replicas) if former is None else former.number
+        replica = Replica(number, address, self._config.silence_timeout, self._tls)
+        replica.changed = self._follow
+        self.replicas[number : number + 1] = [replica]
+        if former is None:
+            is_far = bool(self._config.zone) and address.zone != self._config.zone
+            self.ledger.join(number, PENDING_WEIGHT * self._config.zone_spill_tokens * is_far)
+            self.ledger.pause(number)
+        self._spawn(replica.watch())
+
+    def _follow(self, replica: Replica) -> None:
+        if replica.is_up:
+            self.ledger.go_on(replica.number)
+            self._is_any_up.set()
+        else:
+            self.ledger.pause(replica.number)
+
+    def _read(self) -> list[Address]:
+        return [] if self._file is None else read_file(self._file)
+
+    def _reload(self) -> None:
+        try:
+            self._listed = self._read()
+        except SettingsError as error:
+            log.error("%s; the replicas stay as they are", error)
+            return
+        self._spawn(self._find())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
