@@ -28,7 +28,7 @@ class Layout:
 class PictureFamily:
     """How a family reads a picture."""
 
-    processor: str  # module and class, below transformers.models, or with a dot in front below this package
+    processor: str  # module and class, below transformers.models; `tiles` is of this package
     grid: str  # output of the processor that tells rows and columns: of patches, or of crops
     mark: str  # text of the chat template for a picture
     placeholder: str  # token that stands for a vector
@@ -150,9 +150,9 @@ _PIXTRAL = PictureFamily(
     layout=_pixtral_layout,
     text=_pixtral,
 )
-_LLAMA4 = PictureFamily(
-    processor=".tiles.TileProcessor",
-    grid="rows cols",
+_LLAMA4 = replace(
+    _IDEFICS,
+    processor="tiles.TileProcessor",
     mark="<|image|>",
     placeholder="<|patch|>",
     layout=_llama4_layout,

@@ -1,24 +1,21 @@
-"""The image processor of Llama 4: a picture is divided into square tiles, and the whole in one tile follows them.
+"""The image processor of Llama 4, for transformers' own needs torch. Its rules are those of `image_processing_llama4`.
 
-Transformers' own needs torch. The rules are those of its `models/llama4/image_processing_llama4.py`: of the canvases
-that are whole tiles, the one that loses least of the picture's resolution, then the one with the smallest area.
+A picture is divided into square tiles, and the whole picture in one tile follows them. Of the grids of tiles, the one
+that loses least of the picture's resolution is taken, and of these the smallest.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
-import ml_dtypes
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from ml_dtypes import bfloat16
 from msgspec import Meta
 from PIL import Image
 
-Float32 = npt.NDArray[np.float32]
 Size = tuple[int, int]  # height and width
-
 Side = Annotated[int, Meta(ge=1, le=4096)]
 Colours = Annotated[tuple[float, ...], Meta(min_length=3, max_length=3)]
 
@@ -29,7 +26,7 @@ class _Square(msgspec.Struct, frozen=True):
 
 
 class _Options(msgspec.Struct):
-    """Keys of preprocessor_config.json. Without one of the three steps, transformers gives the model other types."""
+    """Keys of preprocessor_config.json."""
 
     size: _Square = _Square(336, 336)
     max_patches: Annotated[int, Meta(ge=1, le=256)] = 16
@@ -48,22 +45,26 @@ class TileProcessor:
 
     def __init__(self, **options: Any) -> None:
         """Raises ValueError for options that are out of range or not implemented."""
-        known = {key: value for key, value in options.items() if value is not None}
-        self._options = read = msgspec.convert(known, _Options)
+        given = {key: value for key, value in options.items() if value is not None}
+        self._options = read = msgspec.convert(given, _Options)
         if read.size.height != read.size.width:
             raise ValueError(f"size: must be a square, got {read.size.height} x {read.size.width}")
-        self._levels = _levels(read)
+        levels = (np.arange(256, dtype=np.float32) * np.float32(read.rescale_factor)).astype(bfloat16)  # as in training
+        mean, std = (np.array(each, bfloat16)[:, None] for each in (read.image_mean, read.image_std))
+        self._levels = ((levels - mean) / std).astype(np.float32)  # [3, 256]
 
     def __call__(self, images: list[Image.Image], **_: Any) -> dict[str, Any]:
         """Return `pixel_values` [1, tiles, 3, height, width], and the `rows` and `cols` of tiles before the whole."""
-        (image,), read, side = images, self._options, self._options.size.height
-        size = image.height, image.width
-        rows, columns = _grid(size, side, read.max_patches, read.resize_to_max_canvas)
-        canvas = target = rows * side, columns * side
-        if not read.resize_to_max_canvas:
-            target = min(max(size[0], side), canvas[0]), min(max(size[1], side), canvas[1])
-        height, width = _scaled(size, target)
-        pixels = np.zeros((*canvas, 3), np.uint8)
+        (image,), side, most = images, self._options.size.height, self._options.max_patches
+        size, is_largest = (image.height, image.width), self._options.resize_to_max_canvas
+        rows, columns = _grid(size, side, most, is_largest)
+        pixels = np.zeros((rows * side, columns * side, 3), np.uint8)
+        most_height, most_width = pixels.shape[:2]
+        if not is_largest:  # nor is a small picture enlarged beyond one tile
+            most_height, most_width = min(max(size[0], side), most_height), min(max(size[1], side), most_width)
+        down, across = most_height / size[0], most_width / size[1]
+        height = most_height if down <= across else max(min(int(size[0] * across), most_height), 1)
+        width = most_width if across < down else max(min(int(size[1] * down), most_width), 1)
         pixels[:height, :width] = self._resized(image, (height, width))
         tiles = pixels.reshape(rows, side, columns, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)
         if len(tiles) > 1:
@@ -75,34 +76,11 @@ class TileProcessor:
         return np.asarray(image.resize(size[::-1], self._options.resample))
 
 
-def _levels(options: _Options) -> Float32:
-    """Return the value of each level of each channel, [3, 256], computed in bfloat16 as in training."""
-    kind = ml_dtypes.bfloat16
-    levels = (np.arange(256, dtype=np.float32) * np.float32(options.rescale_factor)).astype(kind)
-    mean, std = (np.array(each, kind)[:, None] for each in (options.image_mean, options.image_std))
-    values: Float32 = ((levels - mean) / std).astype(np.float32)
-    return values
-
-
 def _grid(size: Size, side: int, most: int, is_largest: bool) -> Size:
-    """Return rows and columns of tiles for a picture of that size.
-
-    The scale is the smallest that does not shrink the picture (`is_largest`: the largest), otherwise the one that
-    shrinks it least.
-    """
+    """Return rows and columns: of the smallest scale that does not shrink the picture, else of the largest scale."""
     grids = np.array([(rows, columns) for rows in range(1, most + 1) for columns in range(1, most // rows + 1)])
     scales = (np.float32(side) * grids.astype(np.float32) / np.array(size, np.float32)).min(axis=1)
     grows = scales[scales >= 1]
     best = scales.max() if is_largest or not len(grows) else grows.min()
-    fitting = grids[scales == best]
-    rows, columns = fitting[fitting.prod(axis=1).argmin()]
-    return int(rows), int(columns)
-
-
-def _scaled(size: Size, target: Size) -> Size:
-    """Return the size of the picture scaled into `target`, with its proportions."""
-    (height, width), (most_height, most_width) = size, target
-    down, across = most_height / height, most_width / width
-    if across < down:
-        return max(min(math.floor(height * across), most_height), 1), most_width
-    return most_height, max(min(math.floor(width * down), most_width), 1)
+    rows, columns = min(grids[scales == best].tolist(), key=lambda grid: grid[0] * grid[1])
+    return rows, columns
