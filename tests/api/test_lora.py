@@ -123,7 +123,7 @@ def test_a_loaded_adapter_is_used_until_it_is_unloaded(client: openai.OpenAI, fo
 def test_other_files_under_one_name_find_no_block_of_the_old(client: openai.OpenAI, folder: Path) -> None:
     load(client, "more", folder / "more")
     old, _ = tokens(client, "more")
-    assert tokens(client, "more") == (old, 32)  # its own blocks are found
+    assert tokens(client, "more") == (old, 49)  # its own blocks are found, the last one in part
     with pytest.raises(openai.BadRequestError, match="is loaded already"):
         load(client, "more", folder / "sql")
     unload(client, "more")
