@@ -265,7 +265,8 @@ def engine_tokens(
 
 
 def request_of(name: str, ids: tuple[int, ...], media: tuple[MediaItem, ...], **fields: Any) -> Request:
-    sampling = SamplingParams(max_tokens=18, temperature=0.0, ignore_eos=True, logit_bias=((TOKEN, -100.0),))
+    """A request that never samples the token of pictures, of which transformers then wants vectors."""
+    sampling = SamplingParams(max_tokens=18, temperature=0.0, ignore_eos=True, logit_bias=((TOKEN, -1000.0),))
     return Request(name, ids, sampling, 0.0, media=media, **fields)
 
 
@@ -308,11 +309,11 @@ def greedy(model: Any, name: str, request: Request) -> list[int]:
     ids, tokens = (*request.prompt_token_ids, *request.generated_token_ids), list[int]()
     for _ in range(request.sampling.max_tokens - len(request.generated_token_ids)):
         if request.media:
-            logits = logits_of(model, name, (*ids, *tokens), request.media)[-1]
+            row = logits_of(model, name, (*ids, *tokens), request.media)[-1]
         else:
-            logits = model(input_ids=torch.tensor([(*ids, *tokens)])).logits[0, -1].numpy().copy()
-        logits[TOKEN] -= 100.0  # a placeholder without a picture is an error of transformers
-        tokens.append(int(logits.argmax()))
+            row = model(input_ids=torch.tensor([(*ids, *tokens)])).logits[0, -1].numpy()
+        tokens.append(int(np.delete(row, TOKEN).argmax()))
+        tokens[-1] += tokens[-1] >= TOKEN
     return tokens
 
 

@@ -10,7 +10,8 @@ from neuronserve.planner.model_names import resolve_decoder
 from neuronserve.planner.plan.check import check_plan
 from neuronserve.planner.plan.options import PlanOptions
 from neuronserve.planner.plan.search import plan
-from neuronserve.server.cost.pipeline import HOP_S, LINK_SHARE, PipelineModel
+from neuronserve.server.cost.links import HOP_S, LINK_SHARE
+from neuronserve.server.cost.pipeline import PipelineModel
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.device.groups import GROUP_REASON, instance_group
 from neuronserve.server.errors import DeviceError, DeviceMemoryError, SettingsError
