@@ -28,7 +28,7 @@ class Layout:
 class PictureFamily:
     """How a family reads a picture."""
 
-    processor: str  # module and class, below transformers.models
+    processor: str  # module and class, below transformers.models; `tiles` is of this package
     grid: str  # output of the processor that tells rows and columns: of patches, or of crops
     mark: str  # text of the chat template for a picture
     placeholder: str  # token that stands for a vector
@@ -89,6 +89,18 @@ def _pixtral(rows: int, columns: int, layout: Layout) -> str:
     return "[IMG_BREAK]".join([row] * (rows // layout.merge)) + "[IMG_END]"
 
 
+def _llama4_layout(config: Config, _: Config) -> Layout:
+    vision = config["vision_config"]
+    side = vision.get("image_size", 448) // vision.get("patch_size", 14)
+    return Layout(vectors=side**2 // round(vision.get("pixel_shuffle_ratio", 0.5) ** -2))
+
+
+def _llama4(rows: int, columns: int, layout: Layout) -> str:
+    tile = "<|patch|>" * layout.vectors
+    row = "<|tile_x_separator|>".join([tile] * columns) + "<|tile_y_separator|>"
+    return f"<|image_start|>{row * rows if rows * columns > 1 else ''}<|image|>{tile}<|image_end|>"
+
+
 def _square_layout(config: Config, _: Config) -> Layout:
     vision = config["vision_config"]
     return Layout(vectors=(vision.get("image_size", 224) // vision.get("patch_size", 32)) ** 2)
@@ -138,6 +150,14 @@ _PIXTRAL = PictureFamily(
     layout=_pixtral_layout,
     text=_pixtral,
 )
+_LLAMA4 = replace(
+    _IDEFICS,
+    processor="tiles.TileProcessor",
+    mark="<|image|>",
+    placeholder="<|patch|>",
+    layout=_llama4_layout,
+    text=_llama4,
+)
 _CLIP = PictureFamily(
     processor="clip.image_processing_pil_clip.CLIPImageProcessorPil",
     grid="",
@@ -151,6 +171,7 @@ FAMILIES = {  # by model_type of config.json, of LLaVA behind that of its encode
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _QWEN),
     "gemma3": _GEMMA,
     "gemma4": _GEMMA4,
+    "llama4": _LLAMA4,
     **dict.fromkeys(("idefics3", "smolvlm"), _IDEFICS),
     **dict.fromkeys(("mistral3", "pixtral llava"), _PIXTRAL),
     "clip_vision_model llava": _CLIP,

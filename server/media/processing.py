@@ -51,13 +51,17 @@ def _prepare(model_type: str, options: dict[str, Any], layout: Layout, most_pixe
 
 
 def _processor(family: PictureFamily, options: dict[str, Any]) -> Any:
-    """Return transformers' processor."""
+    """Return the family's processor. Raises PictureError for options that cannot be used."""
     for name in ("torch", "torchvision"):  # transformers would import them where they are installed
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     logging.disable(logging.WARNING)  # that there is no torch
     module, _, name = family.processor.rpartition(".")
-    kind = getattr(importlib.import_module(f"transformers.models.{module}"), name)
-    return kind(**{key: value for key, value in options.items() if not key.endswith(("_type", "processor_class"))})
+    package = __package__ if module == "tiles" else "transformers.models"
+    kind = getattr(importlib.import_module(f".{module}", package), name)
+    try:
+        return kind(**{key: value for key, value in options.items() if not key.endswith(("_type", "processor_class"))})
+    except (TypeError, ValueError) as error:
+        raise PictureError(str(error)) from error
 
 
 def _read(family: PictureFamily, processor: Any, layout: Layout, most_pixels: int, data: bytes) -> bytes:

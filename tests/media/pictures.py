@@ -47,5 +47,9 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # config.json and
         {"vision_config": {"patch_size": 14}, "spatial_merge_size": 2},
         {"size": {"longest_edge": 168}, "patch_size": {"height": 14, "width": 14}},
     ),
+    "llama4": (
+        {"vision_config": {"image_size": 8, "patch_size": 2}},
+        {"size": {"height": 8, "width": 8}, "max_patches": 4, "image_std": [0.5, 0.5, 0.5], "resample": 2},
+    ),
     "llava": ({"vision_config": {"model_type": "pixtral", "patch_size": 16}}, {"size": {"longest_edge": 128}}),
 }

@@ -32,13 +32,14 @@ GRIDS: dict[str, list[tuple[int, int, int]]] = {
     "gemma3": [(1, 6, 6), (1, 6, 6)],
     "mistral3": [(1, 6, 8), (1, 4, 2)],
     "gemma4": [(1, 6, 9), (1, 3, 6)],
+    "llama4": [(3, 6, 6), (1, 6, 6)],
     "llava-clip": [(1, 6, 6), (1, 6, 6)],
     "llava-siglip": [(1, 6, 6)],
     "llava-pixtral": [(1, 6, 8), (1, 4, 2)],
 }
 OF_QWEN = [(1, 6, 4), (1, 10, 14), (1, 2, 2)]
 MERGE = {"smolvlm": 3, "gemma3": 2, "gemma4": 3, "llava-clip": 1, "llava-siglip": 1, "llava-pixtral": 1}
-OF_ANY_SIZE, OF_ONE_SIZE = ("mistral3", "llava-pixtral"), ("gemma3", "llava-clip", "llava-siglip")
+OF_ANY_SIZE, OF_ONE_SIZE = ("mistral3", "llava-pixtral"), ("gemma3", "llama4", "llava-clip", "llava-siglip")
 WHOLE = ("gemma3", "gemma4")  # tokens of a picture see each other, so no step divides it
 
 
@@ -125,7 +126,7 @@ def prompt_of(name: str) -> tuple[tuple[int, ...], tuple[MediaItem, ...]]:
 
 def vectors_of(model: Any, name: str, item: MediaItem) -> list[np.ndarray]:
     """Vectors of a picture by transformers: for the embedding, then for each tap."""
-    pixels, inner = pixels_of(item), model.model
+    pixels, inner = pixels_of(item), getattr(model, "model", model)
     if name.startswith("qwen"):
         found = inner.get_image_features(pixels, torch.tensor([item.grid]), return_dict=True)
         taps = [torch.cat(list(each)) for each in getattr(found, "deepstack_features", None) or []]
@@ -134,6 +135,9 @@ def vectors_of(model: Any, name: str, item: MediaItem) -> list[np.ndarray]:
         return [
             inner.get_image_features(pixels[None], places_of(item)[None], return_dict=True).pooler_output[0].numpy()
         ]
+    if name == "llama4":
+        states = inner.get_image_features(pixels, return_dict=True).last_hidden_state
+        return [inner.multi_modal_projector(states).reshape(-1, 48).numpy()]
     if name in OF_ANY_SIZE:
         size = torch.tensor([[4 * item.grid[1], 4 * item.grid[2]]])
         found = inner.get_image_features(pixels, image_sizes=size, return_dict=True)

@@ -21,12 +21,14 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3I
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from neuronserve.server.media.tiles import TileProcessor
 from tests.api.serving import Server, running_server
 from tests.media.pictures import data_url, encoded, noise
 from tests.parity import vision_models
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|eos|>", "<|image_pad|>", "<image>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 SPECIAL += ["<start_of_image>", "<image_soft_token>", "<end_of_image>", "<|image|>", "<|image>", "<image|>"]
+SPECIAL += ["<|image_start|>", "<|patch|>", "<|tile_x_separator|>", "<|tile_y_separator|>", "<|image_end|>"]
 IDS = {name: 256 + i for i, name in enumerate(SPECIAL)}
 VOCAB_SIZE = 256 + len(SPECIAL)
 QWEN = {"patch_size": 4, "merge_size": 2, "size": {"shortest_edge": 64, "longest_edge": 4096}}
@@ -41,10 +43,16 @@ CASES: dict[str, tuple[str, str, Any, dict[str, Any]]] = {  # mark, name of its 
     "mistral3": ("[IMG]", "image_token_index", PixtralImageProcessorPil, ROWS),
     "gemma4": ("<|image|>", "image_token_id", Gemma4ImageProcessorPil, SOFT),
     "llava-clip": ("<image>", "image_token_index", CLIPImageProcessorPil, SQUARE),
+    "llama4": (
+        "<|image|>",
+        "image_token_index",
+        TileProcessor,
+        {"size": {"height": 24, "width": 24}, "max_patches": 4},
+    ),
     "gemma3": ("<start_of_image>", "image_token_index", Gemma3ImageProcessorPil, {"size": {"height": 24, "width": 24}}),
 }
 STEPS = {"gemma4": 128}  # tokens of a step; a picture has up to 70
-PLACEHOLDERS = {"gemma3": "<image_soft_token>"}  # where it is not the mark
+PLACEHOLDERS = {"gemma3": "<image_soft_token>", "llama4": "<|patch|>"}  # where it is not the mark
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for part in m.content %}{% if part.type == 'image' %}(MARK)"
     "{% else %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
@@ -106,6 +114,9 @@ def serving(
 def pixels_of(name: str, images: list[Image.Image]) -> dict[str, torch.Tensor]:
     """Pictures of one prompt as transformers' processor gives them to the model."""
     _, _, processor, options = CASES[name]
+    if name == "llama4":
+        tiles = [processor(**options)(images=[image])["pixel_values"][0] for image in images]
+        return {"pixel_values": torch.from_numpy(np.concatenate(tiles))}
     given = processor(**options)(images=[images] if name == "smolvlm" else images, return_tensors="np")
     for key in ("num_crops", "num_soft_tokens_per_image"):
         given.pop(key, None)

@@ -65,6 +65,23 @@ QWEN35 = {
         "mrope_interleaved": True,
     },
 }
+LLAMA4_EYES: dict[str, Any] = {
+    **SIGLIP_EYES,
+    "intermediate_size": 160,
+    "projector_input_dim": 28,
+    "projector_output_dim": 28,
+    "vision_output_dim": 28,
+    "rope_parameters": {**ROPE, "rope_theta": 100.0},
+}
+LLAMA4 = {
+    "intermediate_size_mlp": 68,
+    "num_local_experts": 4,
+    "moe_layers": [1],
+    "no_rope_layers": [1, 0, 1],
+    "attention_chunk_size": 16,
+    "floor_scale": 8,
+    "rope_parameters": ROPE,
+}
 TOKEN = 7  # placeholder
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # family, text, eyes, whole
     "qwen2-vl": ("Qwen2VL", QWEN25, QWEN2_EYES, {"image_token_id": TOKEN}),
@@ -105,6 +122,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         },
         {"image_token_id": TOKEN, "audio_config": None},
     ),
+    "llama4": ("Llama4", LLAMA4, LLAMA4_EYES, {"image_token_index": TOKEN}),
     "llava-clip": ("Llava", {"model_type": "llama"}, CLIP_EYES, {"image_token_index": TOKEN}),
     "llava-siglip": (
         "Llava",
@@ -136,6 +154,8 @@ def random_vision_model(name: str, directory: Path, vocab_size: int = 101, **cha
     config._attn_implementation = "eager"
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}ForConditionalGeneration")(config)
+    if family == "Llama4":  # reads a field that the output of its text has not
+        transformers.modeling_outputs.MoeCausalLMOutputWithPast.image_outputs = None
     for at, parameter in model.named_parameters():
         if "language_model" in at and name.startswith("qwen3.5"):
             continue  # larger weights would amplify the rounding of its states, in transformers too

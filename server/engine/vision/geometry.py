@@ -66,7 +66,8 @@ def angles(vision: VisionSpec, grid: Square) -> npt.NDArray[np.float64] | None:
     attention = vision.layers[0].attention
     if attention.rope is None:
         return None
-    at, half = places(grid, vision.patch.square).astype(np.float64), attention.head_dim // 2
+    # Places count from 1 behind a class token, which does not turn.
+    at, half = places(grid, vision.patch.square) + float(vision.patch.num_classes), attention.head_dim // 2
     frequencies = attention.rope.theta ** -(np.arange(0, half, 2) / half)
     both = frequencies, frequencies
     if vision.turns_by_turns:

@@ -1,6 +1,6 @@
 """Vision encoders that are served, by the architecture of the whole model. Defaults are those of transformers' classes.
 
-Sources: transformers, models/{siglip,clip,idefics3,gemma3,pixtral,mistral3,llava}/modeling_*.py.
+Sources: transformers, models/{siglip,clip,idefics3,gemma3,llama4,pixtral,mistral3,llava}/modeling_*.py.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import isqrt
-from typing import Any
+from typing import Annotated, Any
 
-from ..config_values import Epsilon, Heads, Layers, Values, read_record, refuse
+from msgspec import Meta
+
+from ..config_values import Epsilon, Heads, Layers, Values, Width, read_record, refuse
+from ..layer import RopeSpec
 from ..names import Names
 from ..rope import read_rope
 from ..vision import Average, Connector, Join, PatchSpec, RowLinear, RowNorm, VisionSpec
@@ -43,6 +46,14 @@ class _PixtralEyes(Eyes, kw_only=True, rename={
 
 class _ClipEyes(_SiglipEyes, kw_only=True):
     layer_norm_eps: Epsilon = 1e-5
+
+
+class _Llama4Eyes(_SiglipEyes, kw_only=True):
+    image_size: Side = 448
+    pixel_shuffle_ratio: Annotated[float, Meta(ge=1 / 16, le=1.0)] = 0.5
+    projector_input_dim: Width = 4096
+    projector_output_dim: Width = 4096
+    vision_output_dim: Width = 7680
 
 
 def _siglip(read: _SiglipEyes, at: str, connector: Connector, tokens: tuple[int, int], **patch: Any) -> VisionSpec:
@@ -103,6 +114,10 @@ def _projector(whole: Whole, size: int, has_bias: bool) -> Connector:
     return first, linear(f"{at}linear_2", size, has_bias=has_bias)
 
 
+def _rope(eyes: Values) -> RopeSpec:
+    return read_rope({**eyes, "rope_parameters": {**(eyes.get("rope_parameters") or {}), "rope_type": "default"}}, 1)
+
+
 def _pixtral(eyes: Values, read: _PixtralEyes, connector: Connector, tokens: tuple[int, int]) -> VisionSpec:
     """Pixtral, without a norm after the layers."""
     names = {
@@ -112,10 +127,9 @@ def _pixtral(eyes: Values, read: _PixtralEyes, connector: Connector, tokens: tup
         "post_attention_layernorm": "ffn_norm",
         "mlp": "feed_forward",
     }
-    rope = read_rope({**eyes, "rope_parameters": {**(eyes.get("rope_parameters") or {}), "rope_type": "default"}}, 1)
     return VisionSpec(
         read.hidden_size,
-        read.layers(rope, has_bias=False, is_gated=True),
+        read.layers(_rope(eyes), has_bias=False, is_gated=True),
         1e-5,
         True,
         Names.of(names, "vision_tower."),
@@ -145,6 +159,46 @@ def _mistral3(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
     return replace(vision, layers=whole.layers(vision.layers, -1))
 
 
+def _llama4(eyes: Values, whole: Whole, text: Text) -> VisionSpec:
+    """Rotations by column and row, and a class token behind the patches; activation and eps have no key."""
+    read = read_record({**eyes, "hidden_act": "gelu"}, _Llama4Eyes, "vision_config.")
+    side, merge = read.image_size // read.patch_size, round(1 / read.pixel_shuffle_ratio)
+    if merge * read.pixel_shuffle_ratio != 1.0 or side % merge:
+        reason = f"must be 1 / n, where n divides the {side} patches of a picture's side"
+        raise refuse("vision_config.pixel_shuffle_ratio", read.pixel_shuffle_ratio, reason)
+    size = read.projector_output_dim
+    equal = {"intermediate_size": read.hidden_size * merge**2, "projector_input_dim": size, "vision_output_dim": size}
+    for name, expected in equal.items():
+        if (value := getattr(read, name)) != expected:
+            raise refuse(f"vision_config.{name}", value, f"must be {expected} beside the other sizes")
+    at, adapter = "vision_model.", "vision_model.vision_adapter.mlp.fc"
+    names = {
+        "model.layers": f"{at}model.layers",
+        "model.norm": f"{at}layernorm_post",
+        "mlp.up_proj": "mlp.fc1",
+        "mlp.down_proj": "mlp.fc2",
+    }
+    patch = PatchSpec(
+        read.patch_size,
+        read.channels,
+        linear(f"{at}patch_embedding.linear", read.hidden_size, has_bias=False),
+        positions="in order",
+        table=f"{at}positional_embedding_vlm",
+        grid_side=side,
+        norm=RowNorm(f"{at}layernorm_pre", 1e-5, has_bias=True),
+        class_token=f"{at}class_embedding",
+        is_class_last=True,
+    )
+    layers = read.layers(replace(_rope(eyes), is_interleaved=True), has_bias=True, is_gated=False)
+    mlp = (linear(f"{adapter}{i}", size, "gelu", has_bias=False) for i in (1, 2))
+    project = linear("multi_modal_projector.linear_1", text.hidden_size, has_bias=False)
+    tokens = whole.token_id(200_092), merge
+    vision = VisionSpec(
+        read.hidden_size, layers, 1e-5, False, Names.of(names, at), patch, (Join(merge), *mlp, project), *tokens
+    )
+    return replace(vision, turns_by_columns=True)
+
+
 def _llava(eyes: Values, whole: Whole, text: Text) -> VisionSpec | None:
     """CLIP without the states of its class token, or all states of SigLIP or Pixtral; None for others."""
     kind, strategy = eyes.get("model_type", "clip_vision_model"), whole.vision_feature_select_strategy or "default"
@@ -171,6 +225,7 @@ _READERS: dict[str, Callable[[Values, Whole, Text], VisionSpec | None]] = {
     "Idefics3ForConditionalGeneration": _idefics3,
     "Gemma3ForConditionalGeneration": _gemma3,
     "Gemma4ForConditionalGeneration": read_gemma4,
+    "Llama4ForConditionalGeneration": _llama4,
     "Mistral3ForConditionalGeneration": _mistral3,
     "LlavaForConditionalGeneration": _llava,
     "Qwen2VLForConditionalGeneration": read_qwen2,
