@@ -27,6 +27,7 @@ def test_it_names_what_a_figure_stands_on(checkpoint: Path) -> None:
         "num_cores": 2,
         "cores_used": 1,
         "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
         "data_parallel_size": 1,
     }
     assert told["compiled"]["context_encoding_buckets"] == [128, 300]
