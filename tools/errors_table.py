@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from neuronserve.server.errors import RequestError
 
 # Modules that define errors of requests.
-MODULES = ("neuronserve.server.errors", "neuronserve.server.api.errors")
+MODULES = (
+    *("neuronserve.server.errors", "neuronserve.server.api.errors", "neuronserve.server.api.pipeline.journal"),
+    "neuronserve.server.route.exchange",
+)
 
 
 def table() -> str:

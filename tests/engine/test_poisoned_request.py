@@ -6,6 +6,7 @@ Checkpoints with such numbers are refused, so they are put where the embedding l
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,11 +30,11 @@ NAN_TOKEN, INF_TOKEN = 77, 78  # their embeddings hold one such number each
 BLOCK, BLOCKS = 32, 40
 
 
-def poisoned_program(placement: Placement) -> Program:
+def poisoned_program(placement: Placement, *args: Any, **options: Any) -> Program:
     assert placement.weights.embedding is not None
     table = placement.weights.embedding[0].array(np.uint16, -1, placement.buffers.widths.hidden)
     table[NAN_TOKEN, 3], table[INF_TOKEN, 5] = 0x7FC0, 0x7F80
-    return build_program(placement)
+    return build_program(placement, *args, **options)
 
 
 @pytest.fixture(scope="module", params=representative(["auto", "int8", "fp8"], "auto"))
