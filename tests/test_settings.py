@@ -328,6 +328,8 @@ def test_engines_share_the_hosts_threads_and_memory(monkeypatch: pytest.MonkeyPa
     assert spare.engine_configs(Path("model"))[0].data_parallel == DataParallel(host_memory_bytes=1_500_000)
     assert spare.engine_configs(Path("model"))[0].cpu_threads == 8
     assert spare.api_config(Path("model")).healing.keeps_spare
+    (staged,) = load("--pipeline-parallel-size", "3", "--cpu-threads", "8").engine_configs(Path("model"))
+    assert (staged.cpu_threads, staged.data_parallel) == (2, DataParallel(host_memory_bytes=1_000_000))
     monkeypatch.setattr("neuronserve.server.host.affinity.allowed_cpus", lambda: set(range(8)))
     bound = load("--data-parallel-size", "3", "--cpu-threads", "8", "--cpu-binding", "7,0-6")
     assert [config.cpus for config in bound.engine_configs(Path("model"))] == [(7, 0), (1, 2, 3), (4, 5, 6)]

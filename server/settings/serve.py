@@ -237,18 +237,19 @@ class ServeSettings(
         )
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
-        """The slice of each engine: host threads are divided between them, and memory between those and spare ones."""
+        """The slice of each engine: they and their stages divide the host's threads, and with spare ones its memory."""
         whole = replace(self.engine_config(model_path), **self.copies(self.data_parallel_size))
         size, budget = self.data_parallel_size, self.memory_bytes
-        if self._num_engines == 1:
+        stages = 1 if whole.pipeline.addresses else whole.pipeline.size  # of an engine, on this host
+        if self._num_engines * stages == 1:
             return (replace(whole, data_parallel=DataParallel(host_memory_bytes=budget)),)
-        share = min(available_bytes(), budget or sys.maxsize) // self._num_engines
+        share = min(available_bytes(), budget or sys.maxsize) // (self._num_engines * stages)
         ends = [whole.cpu_threads * rank // size for rank in range(size + 1)]
         return tuple(
             replace(
                 whole,
-                cpu_threads=max(1, ends[rank + 1] - ends[rank]),
-                cpus=whole.cpus[ends[rank] : ends[rank + 1]],
+                cpu_threads=max(1, (ends[rank + 1] - ends[rank]) // stages),
+                cpus=() if stages > 1 else whole.cpus[ends[rank] : ends[rank + 1]],
                 data_parallel=DataParallel(rank, size, share, self.num_prefill),
             )
             for rank in range(size)
