@@ -49,9 +49,11 @@ def test_a_successor_is_told_what_its_predecessor_had_found_out() -> None:
 
     info = replace(load_fake(config(num_blocks_override=99), lambda _: None).info, threads_alone=3)
     engine = EngineHandle(config(num_blocks_override=None), note, "thread")
-    for each in (engine, engine.successor(info)):
-        assert each.join()
-        each.close()
+    assert engine.join()
+    successor = engine.successor(info)
+    assert successor.join()
+    engine.close()
+    successor.close()
     assert [(each.num_blocks_override, each.threads_alone) for each in told] == [(None, None), (99, 3)]
 
 
