@@ -8,7 +8,7 @@ WORKERS ?= 2
 PACE ?= device
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-slow test-all oldest-test ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs docs-check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-slow test-all oldest-test ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs docs-check format load helm-test helm-golden image-test lock release clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -72,6 +72,16 @@ $(VENV)/.audit: | $(VENV)/bin/python
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict
 	! grep -rnoE '<(script|link|img)[^>]+(src|href)="?https?:[^ >]+' --include='*.html' site
+
+# Wheel, source, image recipe, bill of materials, site and notes of the last commit, in dist/: the same bytes each time.
+release: $(VENV)/.test $(VENV)/.release
+	rm -rf dist
+	$(BIN)/python -m tools.release --python $(VENV)/release/bin/python
+
+$(VENV)/.release: tools/release.txt docs/requirements.txt | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/release
+	$(VENV)/release/bin/python -m pip install --quiet --disable-pip-version-check -r tools/release.txt
+	@touch $@
 
 $(VENV)/.docs: docs/requirements.txt | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/docs
