@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument("--python", type=Path, required=True, help="of an environment with tools/release.txt")
     args = parser.parse_args()
     try:
-        for file in release(args.target, args.python):
+        for file in release(args.target, args.python.absolute()):
             print(f"{file.stat().st_size:12,}  {file.name}")
     except ReleaseError as error:
         print(f"release: {error}", file=sys.stderr)
