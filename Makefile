@@ -26,7 +26,7 @@ test-slow: $(VENV)/.test $(VENV)/.fuzz
 
 # And then the rest: every shape and instruction set, long simulations, ten times as many examples of each property, and
 # real models beside transformers.
-test-all: test test-slow $(VENV)/.real
+test-all: test test-slow $(VENV)/.real $(VENV)/.release
 	$(PYTEST) -m "(thorough or hypothesis) and not chaos" --hypothesis-profile thorough
 
 # `test` with the oldest packages that pyproject.toml allows, in an environment of its own.

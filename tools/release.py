@@ -37,10 +37,10 @@ def run(*command: str | Path, cwd: Path, environment: Mapping[str, str] | None =
 
 def notes(changelog: str, version: str) -> str:
     """Return the section of a version; that of unreleased changes if it has none. Raises ReleaseError."""
-    for title in (re.escape(version) + r"( .*)?", "Unreleased"):
-        found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    for title in (re.escape(version), "Unreleased"):
+        found = re.search(rf"^## {title}\b[^\n]*\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
         if found is not None:
-            return f"# neuronserve {version}\n\n{found[found.lastindex or 1].strip()}\n"
+            return f"# neuronserve {version}\n\n{found[1].strip()}\n"
     raise ReleaseError(f"CHANGELOG.md has no section of {version}")
 
 
@@ -65,7 +65,11 @@ def packed(files: Sequence[tuple[str, Path]], epoch: int) -> bytes:
 
 def below(folder: Path, prefix: str) -> list[tuple[str, Path]]:
     """Return all files below a folder with their names in an archive."""
-    return [(f"{prefix}/{path.relative_to(folder)}", path) for path in folder.rglob("*") if not path.is_dir()]
+    return [
+        (f"{prefix}/{path.relative_to(folder)}", path)
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    ]
 
 
 def release(target: Path, python: Path) -> list[Path]:
