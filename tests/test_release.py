@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import shutil
@@ -11,6 +10,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tools.release import ROOT, ReleaseError, notes, release
@@ -71,25 +71,17 @@ def test_a_clean_environment_answers_in_its_first_minute(dist: Path, tmp_path: P
     inside = str(tmp_path / "venv" / "bin" / "python")
     install = [inside, "-m", "pip", "install", "--quiet", str(next(dist.glob("*.whl")))]
     subprocess.run(install, check=True, env=environment)
-    server = subprocess.Popen(
-        [inside, "-c", FIRST_MINUTE],
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    try:
-        address = server.stdout.readline().strip().removeprefix("http://")
-        connection = http.client.HTTPConnection(address, timeout=60)
+    command = [inside, "-c", FIRST_MINUTE]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        url = f"{server.stdout.readline().strip()}/v1/chat/completions"
         body = {"stream": True, "messages": [{"role": "user", "content": "Hello! What can you do?"}]}
-        path = "/v1/chat/completions"
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        events = connection.getresponse().read().decode().split("\n\n")
-        assert events[-2] == "data: [DONE]"
-        assert len(events) > 5
-    finally:
-        server.stdin.close()
+        events = httpx.post(url, json=body, timeout=60).raise_for_status().text.split("\n\n")
+        server.stdin.write("\n")
+        server.stdin.flush()
         assert server.wait(60) == 0
+    assert events[-2] == "data: [DONE]"
+    assert len(events) > 5
