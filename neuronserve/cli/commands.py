@@ -218,6 +218,7 @@ def launch(call: Call) -> None:
     from neuronserve.server.chat.agents import launch_of, start
     from neuronserve.server.chat.endpoint import ChatEndpoint
     from neuronserve.server.settings.chat import LaunchSettings
+    from neuronserve.server.settings.sources import process_environment
 
     own, args = call.divided
     settings = replace(call, argv=own).settings(LaunchSettings)
@@ -226,7 +227,7 @@ def launch(call: Call) -> None:
     if settings.dry_run:
         print(found.text)
     else:
-        start(found)
+        start(found, process_environment())
 
 
 def ls(call: Call) -> None:

@@ -76,12 +76,12 @@ def launch_of(name: str, endpoint: ChatEndpoint, model: str | None, key: str | N
     return Launch([name, *(flag.format(**given) for flag in agent.flags), *args], variables)
 
 
-def start(launch: Launch) -> NoReturn:
-    """Become the agent. Raises AgentMissing."""
+def start(launch: Launch, environment: Mapping[str, str]) -> NoReturn:
+    """Become the agent, with the launch's variables beside `environment`. Raises AgentMissing."""
     name = launch.command[0]
-    program = shutil.which(name)
+    program = shutil.which(name, path=environment.get("PATH"))
     if program is None:
         raise AgentMissing(
             f"{name} is not installed: npm install -g {AGENTS[name].package}, or --dry-run shows what it needs"
         )
-    os.execvpe(program, launch.command, {**os.environ, **launch.variables})
+    os.execve(program, launch.command, {**environment, **launch.variables})
