@@ -20,8 +20,10 @@ from ...server.cost.calibration import default_calibration
 from ...server.cost.evidence import Band
 from ...server.workload.workload import BoolArray, FloatArray, IntArray
 from .bill import Bill, Cost
+from .failing_fleet import FailingFleet
 from .fleet import Fleet
 from .load_bands import LoadFigure
+from .losses import Failed
 from .options import SimulationOptions
 from .records import SHARES, Records
 from .scaling import Scaling
@@ -128,6 +130,13 @@ class SimulationReport:
         end_ns = start_ns + round(self.duration_s * NS)
         return None if self.options.autoscaling.is_fixed else Scaling(self.fleet, start_ns, end_ns)
 
+    @cached_property
+    def losses(self) -> Failed | None:
+        """Failures; None if none are simulated."""
+        if not isinstance(self.fleet, FailingFleet):
+            return None
+        return Failed(self.options.failures, self.fleet, self.records, self.bill)
+
     @property
     def num_missed_while_starting(self) -> int:
         """Requests that missed a limit and arrived while a replica was starting."""
@@ -163,7 +172,11 @@ class SimulationReport:
         latencies: dict[str, float] = {}
         for name, spread in self.spreads.items():
             latencies |= spread.as_json(name)
-        scaling = {"slo": self.limits(), "autoscaling": self._scaling_json()}
+        scaling = {
+            "slo": self.limits(),
+            "autoscaling": self._scaling_json(),
+            "failures": self.losses and self.losses.as_json(),
+        }
         known = {name: dict(zip(("p10", "p90"), ends, strict=True)) for name, ends in self.bands.items()}
         evidence = {"bands": known, "band_factors": {name: band.as_json() for name, band in self.factors.items()}}
         return self._load_json() | latencies | self._cost_json() | self._deployment_json() | evidence | scaling

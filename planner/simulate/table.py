@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Group
 from rich.table import Table
 
 from ...server.clock import NS
+from .losses import Failed
 from .report import SimulationReport
+from .sampling import CONFIDENCE, Estimate, Sample
 from .scaling import Scaling
 
 _TIMES = {
@@ -15,6 +19,13 @@ _TIMES = {
     "itl": "inter-token latency",
     "e2el": "end-to-end latency",
     "queue": "wait for the first step",
+}
+
+_ENDS = {
+    "node": "instances that failed",
+    "zone_down": "instances lost with their zone",
+    "spot_notice": "spot instances with a notice",
+    "spot_end": "of them still had requests after two minutes",
 }
 
 MOST_SHARES = 8  # numbers of replicas with their share of the time; JSON has all
@@ -28,6 +39,8 @@ def render(report: SimulationReport) -> Group:
         parts.insert(2, _limits(report))
     if report.scaling is not None:
         parts.append(_scaling(report, report.scaling))
+    if report.losses is not None:
+        parts.append(_losses(report.losses))
     if report.extrapolated:
         parts.append(f"EXTRAPOLATED, no measurement supports these figures: {'; '.join(report.extrapolated)}")
     return Group(*parts)
@@ -107,6 +120,40 @@ def _scaling(report: SimulationReport, scaling: Scaling) -> Table:
     longest = sorted(scaling.share_of_time.items(), key=lambda item: -item[1])[:MOST_SHARES]
     for ready, share in sorted(longest):
         table.add_row(f"share of time with {ready} ready", f"{share:.1%}")
+    return table
+
+
+def _losses(failed: Failed) -> Table:
+    figures, pause = failed.as_json(), failed.pause_ms
+    table = Table(title="Failures", show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    for kind, words in _ENDS.items():
+        table.add_row(words, f"{failed.fleet.ends[kind]:,}")
+    table.add_row("requests that moved", f"{figures['moved_requests']:,}")
+    table.add_row("tokens that they had", f"{figures['moved_tokens']:,}")
+    table.add_row(
+        "pause of a stream, median, p99, longest",
+        f"{pause.median:,.0f}, {pause.p99:,.0f}, {failed.longest_pause_ms:,.0f} ms",
+    )
+    table.add_row("hours paid, and of these on spot", f"{figures['replica_hours']:,.1f}, {failed.spot_hours:,.1f}")
+    return table
+
+
+def render_sample(sample: Sample, figures: Mapping[str, Estimate]) -> Table:
+    """Return the figures of a sampled deployment with their intervals."""
+    title = f"{sample.num_slices} of {sample.num_all} slices; true with {CONFIDENCE:.0%}: within +-"
+    table = Table("figure of the whole", title=title)
+    for column in ("", "+-", "%"):
+        table.add_column(column, justify="right")
+    for name, (value, half) in ((name, (each.value, each.half)) for name, each in figures.items()):
+        share = f"{half / abs(value):.1%}" if value else ""
+        table.add_row(
+            name.replace("_", " "),
+            f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}",
+            f"{half:,.4g}" if half < 1000 else f"{half:,.0f}",
+            share,
+        )
     return table
 
 
