@@ -141,20 +141,20 @@ def _losses(failed: Failed) -> Table:
 
 
 def render_sample(sample: Sample, figures: Mapping[str, Estimate]) -> Table:
-    """Return the figures of a sampled deployment with their intervals."""
-    title = f"{sample.num_slices} of {sample.num_all} slices; true with {CONFIDENCE:.0%}: within +-"
-    table = Table("figure of the whole", title=title)
+    """Return the figures of a sampled deployment with their intervals: of times the mean and p99, JSON has all."""
+    title = f"{sample.num_slices} of {sample.num_all} slices; with {CONFIDENCE:.0%} the whole is within +-"
+    table = Table("the whole", title=title)
     for column in ("", "+-", "%"):
         table.add_column(column, justify="right")
-    for name, (value, half) in ((name, (each.value, each.half)) for name, each in figures.items()):
-        share = f"{half / abs(value):.1%}" if value else ""
-        table.add_row(
-            name.replace("_", " "),
-            f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}",
-            f"{half:,.4g}" if half < 1000 else f"{half:,.0f}",
-            share,
-        )
+    for name, found in figures.items():
+        if not name.startswith(("median_", "std_", "p90_", "p95_")):
+            share = f"{found.half / abs(found.value):.1%}" if found.value else ""
+            table.add_row(name.replace("_", " "), _digits(found.value), _digits(found.half), share)
     return table
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 
 def _cost(report: SimulationReport) -> Table:
