@@ -99,5 +99,5 @@ def run_simulate_sample(sample: Sample, slices: Iterable[SimulationOptions], jso
     """Simulate slices of a deployment and print. Raises the errors of `run_simulation`."""
     figures = run_sample(sample, slices)
     _console(REPORT_WIDTH).print(simulate_table.render_sample(sample, figures))
-    found = {name: asdict(figure) for name, figure in figures.items()}
+    found = {name: figure._asdict() for name, figure in figures.items()}
     write_report(json_file, {"sample": asdict(sample), "confidence": CONFIDENCE, "figures": found})

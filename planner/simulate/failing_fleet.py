@@ -28,7 +28,6 @@ class FailingFleet(Fleet[EngineT]):
         self.ends: Counter[str] = Counter()  # replicas that ended unasked, by the kind of event
         self._fates, self._options = fates, fates.options
         self._num_missing = 0  # lost ones in whose place none was launched yet
-        self._num_unplaced = 0  # of these, wait for a zone
         self._num_live = self._num_spot = 0  # replicas that are not gone
         self._in_zone = dict.fromkeys(range(self._options.num_zones), 0)  # replicas of each zone that is up
 
@@ -57,11 +56,11 @@ class FailingFleet(Fleet[EngineT]):
     def _happen(self, event: Event, losses: Losses) -> None:
         now_ns, _, kind, of = event
         if kind == "launch":
-            if self._num_missing > self._num_unplaced:
+            if self._num_missing:
                 self._num_missing -= 1
                 self._launch(now_ns)
         elif kind == "zone_up":
-            self._zone_up(of, now_ns)
+            self._in_zone[of] = 0
         elif kind == "zone_down":
             self._in_zone.pop(of)
             live = [*self._ready, *self._starting, *self._draining]
@@ -105,20 +104,13 @@ class FailingFleet(Fleet[EngineT]):
             silence_s = 0.0 if event.kind == "spot_end" else options.detection_s
             self._fates.add(now_ns + round(silence_s * NS), "found", replica)
 
-    def _zone_up(self, zone: int, now_ns: int) -> None:
-        self._in_zone[zone] = 0
-        unplaced, self._num_unplaced = self._num_unplaced, 0
-        self._num_missing -= unplaced
-        for _ in range(unplaced):
-            self._launch(now_ns)
-
     def _launch(self, now_ns: int) -> None:
         """Launch a replica, or wait until a zone is up."""
         if self._in_zone:
             super()._launch(now_ns)
         else:
             self._num_missing += 1
-            self._num_unplaced += 1
+            self._fates.add(self._fates.zone_up_ns, "launch")
 
     def _launched(self, now_ns: int, ready_ns: int) -> Replica:
         """Launch in the zone with the fewest replicas, on spot as long as its share is not exceeded."""
@@ -135,7 +127,6 @@ class FailingFleet(Fleet[EngineT]):
         if not self._num_missing:
             return super()._drain(now_ns)
         self._num_missing -= 1
-        self._num_unplaced = min(self._num_unplaced, self._num_missing)
         return range(0)
 
     def _end(self, replica: Replica, now_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""Ends of replicas that nobody asked for: hosts and zones that fail, spot instances that AWS takes back.
+"""Unplanned ends of replicas: hosts and zones that fail, spot instances that AWS takes back.
 
 Options, and the events that follow from them and a seed. What a fleet does about an event is in fleet.py.
 """
@@ -98,10 +98,12 @@ class Fates:
         self._events: list[Event] = []
         self._numbers = count()
         self._launches = count()
+        self.zone_up_ns = NEVER
         if options.zone_outage is not None:
             start_s, duration_s, zone = options.zone_outage
             self.add(start_ns + round(start_s * NS), "zone_down", zone)
-            self.add(start_ns + round((start_s + duration_s) * NS), "zone_up", zone)
+            self.zone_up_ns = start_ns + round((start_s + duration_s) * NS)
+            self.add(self.zone_up_ns, "zone_up", zone)
 
     @property
     def next_ns(self) -> int:

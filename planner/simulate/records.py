@@ -15,7 +15,7 @@ NEVER = -1  # time of an event that has not happened
 
 
 class Carried(NamedTuple):
-    """What an open request takes to its next engine, until that one has made a token."""
+    """State that an open request takes to its next engine, kept until that one has made a token."""
 
     num_tokens: int
     last_ns: int  # time of the last token; NEVER without one

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -30,6 +30,13 @@ SUMS = frozenset(
 )
 PARTS = ("ends", "refused")  # sums by reason
 RATIOS = ("usd_per_million", "mean_decode")
+
+
+class Estimate(NamedTuple):
+    """A figure of the whole deployment: the true one is within `half` of it with CONFIDENCE."""
+
+    value: float
+    half: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +72,6 @@ class Sample:
         quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
         half = quantile * float(np.std(values, ddof=1)) * (rest / len(values)) ** 0.5
         return Estimate(float(np.mean(values)) * scale, half * scale)
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure of the whole deployment: the true one is within `half` of it with CONFIDENCE."""
-
-    value: float
-    half: float
 
 
 def run_sample(sample: Sample, slices: Iterable[SimulationOptions]) -> dict[str, Estimate]:

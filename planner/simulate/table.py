@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 
 from ...server.clock import NS
-from .losses import Failed
 from .report import SimulationReport
 from .sampling import CONFIDENCE, Estimate, Sample
 from .scaling import Scaling
@@ -19,13 +19,6 @@ _TIMES = {
     "itl": "inter-token latency",
     "e2el": "end-to-end latency",
     "queue": "wait for the first step",
-}
-
-_ENDS = {
-    "node": "instances that failed",
-    "zone_down": "instances lost with their zone",
-    "spot_notice": "spot instances with a notice",
-    "spot_end": "of them still had requests after two minutes",
 }
 
 MOST_SHARES = 8  # numbers of replicas with their share of the time; JSON has all
@@ -39,8 +32,8 @@ def render(report: SimulationReport) -> Group:
         parts.insert(2, _limits(report))
     if report.scaling is not None:
         parts.append(_scaling(report, report.scaling))
-    if report.losses is not None:
-        parts.append(_losses(report.losses))
+    if (failures := report.failures_json()) is not None:
+        parts.append(_failures(failures))
     if report.extrapolated:
         parts.append(f"EXTRAPOLATED, no measurement supports these figures: {'; '.join(report.extrapolated)}")
     return Group(*parts)
@@ -123,20 +116,14 @@ def _scaling(report: SimulationReport, scaling: Scaling) -> Table:
     return table
 
 
-def _losses(failed: Failed) -> Table:
-    figures, pause = failed.as_json(), failed.pause_ms
+def _failures(figures: Mapping[str, Any]) -> Table:
     table = Table(title="Failures", show_header=False)
-    table.add_column("")
-    table.add_column("", justify="right")
-    for kind, words in _ENDS.items():
-        table.add_row(words, f"{failed.fleet.ends[kind]:,}")
-    table.add_row("requests that moved", f"{figures['moved_requests']:,}")
-    table.add_row("tokens that they had", f"{figures['moved_tokens']:,}")
-    table.add_row(
-        "pause of a stream, median, p99, longest",
-        f"{pause.median:,.0f}, {pause.p99:,.0f}, {failed.longest_pause_ms:,.0f} ms",
-    )
-    table.add_row("hours paid, and of these on spot", f"{figures['replica_hours']:,.1f}, {failed.spot_hours:,.1f}")
+    ends = ", ".join(f"{count:,} {kind}" for kind, count in figures["ends"].items())
+    table.add_row("instances that ended", ends or "0")
+    table.add_row("requests that moved", f"{figures['moved_requests']:,} with {figures['moved_tokens']:,} tokens")
+    pauses = (figures[f"{name}_pause_ms"] for name in ("median", "p99", "longest"))
+    table.add_row("pause of a stream, median, p99, longest", ", ".join(f"{each:,.0f}" for each in pauses) + " ms")
+    table.add_row("paid, and of that on spot", f"{figures['replica_hours']:,.1f}, {figures['spot_hours']:,.1f} h")
     return table
 
 

@@ -76,7 +76,10 @@ def test_slices_are_equal_parts_with_seeds_of_their_own() -> None:
         ("--sample half", "sample is 'half'"),
         ("--sample 2/7", "replicas is 24: it is no multiple of the 7 slices of sample"),
         ("--sample 2/8 --burstiness 2", "sample is 2/8: it is of arrivals with burstiness 1"),
-        ("--sample 2/8 --autoscale keda --min-replicas 8 --max-replicas 20", "max_replicas is 20: it is no multiple of the 8"),
+        (
+            "--sample 2/8 --autoscale keda --min-replicas 8 --max-replicas 20",
+            "max_replicas is 20: it is no multiple of the 8",
+        ),
     ],
 )
 def test_what_has_no_equal_slices_is_refused(argv: str, words: str) -> None:
