@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from .plan.search import plan
 from .simulate import table as simulate_table
 from .simulate.comparison import Comparison
 from .simulate.options import SimulationOptions
+from .simulate.sampling import CONFIDENCE, Sample, run_sample
 from .simulate.simulator import run_simulation
 
 WIDTH = 120  # columns of a table that goes to a file or a pipe
@@ -91,3 +93,11 @@ def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:
     console.print(simulate_table.render(report))
     found = {} if options.disaggregate is None else Comparison.of(report).show(console)
     write_report(json_file, report.as_json() | found)
+
+
+def run_simulate_sample(sample: Sample, slices: Iterable[SimulationOptions], json_file: Path | None) -> None:
+    """Simulate slices of a deployment and print. Raises the errors of `run_simulation`."""
+    figures = run_sample(sample, slices)
+    _console(REPORT_WIDTH).print(simulate_table.render_sample(sample, figures))
+    found = {name: figure._asdict() for name, figure in figures.items()}
+    write_report(json_file, {"sample": asdict(sample), "confidence": CONFIDENCE, "figures": found})

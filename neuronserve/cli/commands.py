@@ -193,11 +193,14 @@ def plan(call: Call) -> None:
 
 def simulate(call: Call) -> None:
     """Serve a workload on modelled instances in virtual time."""
-    from neuronserve.planner.command import run_simulate
+    from neuronserve.planner.command import run_simulate, run_simulate_sample
     from neuronserve.planner.settings.simulate import SimulateSettings
 
     settings = call.settings(SimulateSettings)
-    run_simulate(settings.options, settings.json_file)
+    if (sampled := settings.slices) is None:
+        run_simulate(settings.options, settings.json_file)
+    else:
+        run_simulate_sample(*sampled, settings.json_file)
 
 
 def chat(call: Call) -> None:

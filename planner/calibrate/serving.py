@@ -24,9 +24,9 @@ from ...server.errors import DeviceError, SettingsError
 from ...server.models.spec import ModelSpec
 from ...server.scheduler.batching import POLICIES, BatchingPolicy
 from ...server.workload.workload import FloatArray, Workload
+from ..simulate.driver import Driver
 from ..simulate.records import Records
 from ..simulate.routing import RoundRobin
-from ..simulate.simulator import Driver
 from .contradictions import contradictions
 from .load_figures import QUANTITIES, Quantity, measured_figures
 from .load_generators import WINDOW_S, Clients, LoadTest, OutputLengths, is_llmperf, is_window_known

@@ -1,5 +1,6 @@
 """Settings of `neuronserve simulate`."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -8,6 +9,8 @@ from pydantic_settings import CliPositionalArg
 from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
 from ...server.config.disaggregation import Disaggregation
 from ...server.config.formats import Quantization, SchedulingPolicy
+from ...server.errors import SettingsError
+from ...server.route.rules import PROBE_S, SILENCE_S
 from ...server.settings.base import File, Numbers, slice_of
 from ...server.settings.model import Json
 from ...server.settings.speculation import read_speculation
@@ -18,8 +21,10 @@ from ...server.workload.synthetic import SyntheticWorkload
 from ...server.workload.workload import TooLong, Workload, fit_context
 from ..model_names import resolve_decoder
 from ..simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
+from ..simulate.failures import REPLACEMENT_DELAY_S, Failures, ZoneOutage
 from ..simulate.options import SimulationOptions
 from ..simulate.routing import Routing
+from ..simulate.sampling import Sample
 from .base import WHICH_MODEL, PlannerSettings
 
 
@@ -89,8 +94,40 @@ class SimulateSettings(PlannerSettings):
     cooldown_s: float = Field(
         300.0, ge=0, allow_inf_nan=False, description="seconds without activity after which keda goes to 0 replicas"
     )
+    compile_at_start: bool = Field(
+        False, description="a start compiles the model too, as without a compile cache, in the cost model's time"
+    )
+    node_mtbf_h: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="mean hours until an instance fails (default: never)"
+    )
+    spot_share: float = Field(0.0, ge=0, le=1, description="share of instances on spot, at the catalogue's price")
+    spot_mtbf_h: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="mean hours until a spot instance is interrupted"
+    )
+    num_zones: int = Field(3, ge=1, le=100, description="zones over which instances are spread")
+    zone_outage: str | None = Field(
+        None,
+        description="START:SECONDS[:ZONE]: all instances of a zone (default: 0) fail at once, and none starts there",
+    )
+    detection_s: float = Field(
+        SILENCE_S + PROBE_S / 2,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds until the router finds a failed instance",
+    )
+    replacement_delay_s: float = Field(
+        REPLACEMENT_DELAY_S, ge=0, allow_inf_nan=False, description="seconds until a failed instance is replaced"
+    )
+    sample: str | None = Field(
+        None,
+        description="SLICES/ALL, such as 4/1000: simulate that many of ALL equal parts of replicas and requests, each "
+        "with a router of its own, and give the interval of each figure",
+    )
     num_prompts: int = Field(1000, ge=1, description="synthetic requests")
     request_rate: float = Field(1.0, gt=0, description="synthetic requests a second; inf for all at once")
+    day: float = Field(
+        0.0, ge=0, lt=1, description="share by which the rate rises above its mean by day and falls by night"
+    )
     burstiness: float = Field(1.0, gt=0, description="shape of the gaps: 1 is Poisson, below 1 is burstier")
     random_input_len: str = Field("1024", description="prompt tokens of a synthetic request")
     random_output_len: str = Field("256", description="generated tokens of a synthetic request")
@@ -113,7 +150,7 @@ class SimulateSettings(PlannerSettings):
             SyntheticWorkload,
             self,
             num_requests=self.num_prompts,
-            arrivals=Arrivals(self.request_rate, self.burstiness),
+            arrivals=Arrivals(self.request_rate, self.burstiness, day=self.day),
             input_len=LengthRange.parse(self.random_input_len, "random_input_len"),
             output_len=LengthRange.parse(self.random_output_len, "random_output_len"),
             lengths=None if self.lengths is None else read_lengths(self.lengths),
@@ -148,6 +185,27 @@ class SimulateSettings(PlannerSettings):
             speculation=read_speculation(self.speculative_config),
             slo=slice_of(Slo, self),
             autoscaling=slice_of(Autoscaling, self),
+            failures=slice_of(Failures, self, zone_outage=self.zone_outage and ZoneOutage.parse(self.zone_outage)),
             disaggregate=divided,
             replicas=divided.total if divided and is_implied else self.replicas,
         )
+
+    @property
+    def slices(self) -> tuple[Sample, Iterator[SimulationOptions]] | None:
+        """Return the sample with the options of each of its slices; None without one.
+
+        Raises SettingsError for what cannot be divided: a Poisson process can, a recorded or bursty one cannot.
+        """
+        if self.sample is None:
+            return None
+        sample = Sample.parse(self.sample)
+        if self.trace is not None or self.burstiness != 1:
+            raise SettingsError(f"sample is {self.sample}: it is of arrivals with burstiness 1, and not of a trace")
+        return sample, (self._slice(sample, number) for number in range(sample.num_slices))
+
+    def _slice(self, sample: Sample, number: int) -> SimulationOptions:
+        limits = () if self.autoscale == "fixed" else ("min_replicas", "max_replicas")
+        counts = ("replicas", "num_prompts", "max_concurrency", *limits)
+        shares = {name: sample.share(name, count) for name in counts if (count := getattr(self, name)) is not None}
+        others = {"request_rate": self.request_rate / sample.num_all, "seed": sample.seed(self.seed, number)}
+        return self.model_copy(update=shares | others).options

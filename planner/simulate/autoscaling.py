@@ -24,7 +24,7 @@ TOLERANCE = 0.1  # --horizontal-pod-autoscaler-tolerance
 MOST_ADDED = 4  # default scaleUp policies: pods added in a period, or
 MOST_GROWTH = 2  # the factor of growth in a period, whichever is more
 
-# Time of a start: an instance joins the cluster, then the model is loaded; nothing is compiled.
+# Time of a start: an instance joins the cluster, then the model is compiled unless a cache has it, and loaded.
 # 70 and 80 s from launch to registration: github.com/aws/karpenter-provider-aws/issues/6128, 2024-05-17.
 INSTANCE_BOOT_S = 75.0
 # Llama-2-7B (13.5 GB) in 40 s on trn1.32xlarge with a full compile cache, measured by the Neuron team, 2024-04-09:
@@ -45,6 +45,7 @@ class Autoscaling:
     scale_down_stabilization_s: float = 300.0  # HorizontalPodAutoscaler: the highest wanted number in this time counts
     polling_interval_s: float = 30.0  # between KEDA's checks for activity
     cooldown_s: float = 300.0  # KEDA's cooldownPeriod: time without activity until all replicas go
+    compile_at_start: bool = False  # without a compile cache: the cost model's time comes on top
 
     def check(self) -> None:
         """Raise SettingsError for impossible values."""
@@ -75,10 +76,11 @@ class Autoscaling:
         """Return the nearest number within the limits. A fixed number has no limits."""
         return replicas if self.is_fixed else max(self.min_replicas, min(self.max_replicas, replicas))
 
-    def startup_ns(self, weight_bytes: int) -> int:
+    def startup_ns(self, weight_bytes: int, compile_s: float = 0.0) -> int:
         """Return nanoseconds from the launch of a replica until it takes requests."""
         seconds = self.startup_delay_s
-        return round((INSTANCE_BOOT_S + weight_bytes / LOAD_BYTES_PER_S if seconds is None else seconds) * NS)
+        seconds = INSTANCE_BOOT_S + weight_bytes / LOAD_BYTES_PER_S if seconds is None else seconds
+        return round((seconds + compile_s * self.compile_at_start) * NS)
 
 
 @dataclass(frozen=True, slots=True)

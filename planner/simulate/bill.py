@@ -10,19 +10,17 @@ from functools import cached_property
 from ...server.clock import NS
 from .fleet import Replica
 from .options import SimulationOptions
-from .records import SHARES, Records
-
-HOUR_S = 3600
+from .records import HOUR_S, SHARES, Records
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Dollars of the whole run. Attributed = prefill + decode, from the requests; idle, from the engines."""
 
-    total_usd: float  # hours of instances x price
+    total_usd: float  # hours of instances x price, on demand and spot
     prefill_usd: float
     decode_usd: float
-    idle_usd: float  # of engines without a request, and of starting instances
+    idle_usd: float  # of engines without a request, of starting instances, and of steps that a failure cut off
 
     @property
     def attributed_usd(self) -> float:
@@ -44,7 +42,19 @@ class Bill:
         """Bill a run of `duration_s` from `start_ns` on."""
         self._options, self._replicas = options, replicas
         self._end_ns = start_ns + round(duration_s * NS)
-        self.usd_per_ns = options.hourly_usd / HOUR_S / NS / options.data_parallel_size  # of an engine
+
+    @cached_property
+    def usd_per_ns(self) -> float:
+        """Price of an engine: the mean of all billed instances."""
+        options, billed = self._options, sum(self.billed_ns)
+        share = self.spot_ns / billed if billed else 0.0
+        hourly = options.hourly_usd * (1 - share) + options.spot_hourly_usd * share
+        return hourly / HOUR_S / NS / options.data_parallel_size
+
+    @cached_property
+    def spot_ns(self) -> int:
+        """Billed nanoseconds of spot instances. AWS bills those that it takes back in their first hour less."""
+        return sum(ns for ns, each in zip(self.billed_ns, self._replicas, strict=True) if each.is_spot)
 
     @cached_property
     def billed_ns(self) -> list[int]:
@@ -64,10 +74,12 @@ class Bill:
 
     def cost(self, records: Records) -> Cost:
         """Return the cost of the whole run. The price of an instance is divided evenly among its engines."""
-        hourly, seconds = self._options.hourly_usd, Counter(each / NS for each in self.billed_ns)
+        prices = {False: self._options.hourly_usd, True: self._options.spot_hourly_usd}
+        spots = (each.is_spot for each in self._replicas)
+        seconds = Counter((ns / NS, is_spot) for ns, is_spot in zip(self.billed_ns, spots, strict=True))
         idle_ns = sum(self.billed_ns) * self._options.data_parallel_size - self._busy_ns
         return Cost(
-            total_usd=sum(count * hourly * each / HOUR_S for each, count in seconds.items()),
+            total_usd=sum(count * prices[is_spot] * each / HOUR_S for (each, is_spot), count in seconds.items()),
             prefill_usd=sum(records.prefill_shares) / SHARES * self.usd_per_ns,
             decode_usd=sum(records.decode_shares) / SHARES * self.usd_per_ns,
             idle_usd=idle_ns * self.usd_per_ns,

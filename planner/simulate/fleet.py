@@ -18,7 +18,7 @@ from .records import NEVER, Engine, EngineTotals
 LEAST_BILLED_NS = 60 * NS
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Replica:
     """One instance. Times in nanoseconds; NEVER: it has not happened."""
 
@@ -28,6 +28,8 @@ class Replica:
     gone_ns: int = NEVER
     numbers: range = range(0)  # of its engines, while it is ready or draining
     totals: list[EngineTotals] = field(default_factory=list)  # of its engines
+    zone: int = 0
+    is_spot: bool = False
 
     def billed_ns(self, end_ns: int) -> int:
         """Return the billed time up to `end_ns`: whole seconds of a gone replica, the exact time of another."""
@@ -43,6 +45,11 @@ class Count(NamedTuple):
     ready: int
     starting: int
     draining: int
+
+
+def first_of(*times_ns: int) -> int:
+    """Return the first of several times, of which some may be NEVER."""
+    return min((each for each in times_ns if each != NEVER), default=NEVER)
 
 
 EngineT = TypeVar("EngineT", bound=Engine)
@@ -67,11 +74,20 @@ class Fleet(Generic[EngineT]):
         self._next_tick_ns = start_ns + SYNC_NS
 
     @property
+    def is_changing(self) -> bool:
+        """Whether replicas may come and go."""
+        return self.policy is not None
+
+    @property
     def next_ns(self) -> int:
-        """Time of the next scaling event; NEVER without a policy."""
-        if self.policy is None:
-            return NEVER
-        return min(self._next_tick_ns, self._starting[0].ready_ns) if self._starting else self._next_tick_ns
+        """Time of the next scaling event; NEVER without one."""
+        tick_ns = NEVER if self.policy is None else self._next_tick_ns
+        return first_of(tick_ns, self._starting[0].ready_ns) if self._starting else tick_ns
+
+    @property
+    def num_wanted(self) -> int:
+        """Number of replicas that are ready or starting."""
+        return len(self._ready) + len(self._starting)
 
     def begin(self, num_replicas: int, now_ns: int) -> None:
         """Launch replicas that are ready at once."""
@@ -93,10 +109,10 @@ class Fleet(Generic[EngineT]):
         if self.policy is None or now_ns < self._next_tick_ns:
             return []
         self._next_tick_ns = now_ns + SYNC_NS
-        now = len(self._ready) + len(self._starting)
+        now = self.num_wanted
         wanted = self.policy.wanted(Observation(now_ns, now, num_open, num_waiting()))
         for _ in range(now, wanted):
-            self._starting.append(self._launched(now_ns, now_ns + self.startup_ns))
+            self._launch(now_ns)
         closed = [number for _ in range(wanted, now) for number in self._drain(now_ns)]
         if wanted != now:
             self._note(now_ns)
@@ -109,6 +125,9 @@ class Fleet(Generic[EngineT]):
             self._draining.remove(replica)
             self._leave(replica, now_ns)
             self._note(now_ns)
+
+    def _launch(self, now_ns: int) -> None:
+        self._starting.append(self._launched(now_ns, now_ns + self.startup_ns))
 
     def _launched(self, now_ns: int, ready_ns: int) -> Replica:
         self.replicas.append(Replica(now_ns, ready_ns))
@@ -133,7 +152,10 @@ class Fleet(Generic[EngineT]):
         if self._starting:
             self._leave(self._starting.pop(), now_ns)
             return range(0)
-        replica = self._ready.pop()
+        return self._empty(self._ready.pop(), now_ns)
+
+    def _empty(self, replica: Replica, now_ns: int) -> range:
+        """Give a replica that was ready no more requests. Returns the numbers of its engines."""
         replica.drained_ns = now_ns
         if self._is_empty(replica):
             self._leave(replica, now_ns)
@@ -145,9 +167,13 @@ class Fleet(Generic[EngineT]):
         return not any(self.engines[number].num_open for number in replica.numbers)
 
     def _leave(self, replica: Replica, now_ns: int) -> None:
-        replica.drained_ns, replica.gone_ns = now_ns if replica.drained_ns == NEVER else replica.drained_ns, now_ns
+        replica.drained_ns = now_ns if replica.drained_ns == NEVER else replica.drained_ns
+        self._end(replica, now_ns)
         if replica.numbers:
             self._free.append(replica.numbers)
+
+    def _end(self, replica: Replica, now_ns: int) -> None:
+        replica.gone_ns = now_ns
 
     def _note(self, now_ns: int) -> None:
         if self.timeline and self.timeline[-1].time_ns == now_ns:

@@ -9,6 +9,7 @@ from ...server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CacheConfig, Sc
 from ...server.config.disaggregation import Disaggregation
 from ...server.config.formats import Quantization, SchedulingPolicy, StackName
 from ...server.config.speculation import SpeculationConfig
+from ...server.cost.compile_time import compile_time
 from ...server.cost.shape import STORED_BYTES, stored_dtype
 from ...server.cost.stacks import STACKS, Stack, default_stack
 from ...server.cost.work import CURRENT_SDK
@@ -24,6 +25,7 @@ from ...server.scheduler.batching import POLICIES
 from ...server.workload.slo import Slo
 from ...server.workload.workload import Workload
 from .autoscaling import MAX_REPLICAS, Autoscaling
+from .failures import Failures
 from .routing import ROUTINGS, Routing
 
 LONGEST_CHUNK = 8192  # default tokens of prompts in one step
@@ -58,6 +60,7 @@ class SimulationOptions:
     max_concurrency: int | None = None  # open requests over all instances; None: requests are sent when they arrive
     routing: Routing = "least-loaded"
     autoscaling: Autoscaling = field(default_factory=Autoscaling)
+    failures: Failures = field(default_factory=Failures)
     slo: Slo = field(default_factory=Slo)
     price_basis: PriceBasis = "on_demand"
     usd_per_hour: float | None = None  # of one instance; None: the catalogue's
@@ -106,6 +109,18 @@ class SimulationOptions:
         return self.device.price(self.price_basis).usd
 
     @property
+    def spot_hourly_usd(self) -> float:
+        """Price of one instance on spot. Raises DeviceError if it is not known."""
+        return self.device.price("spot").usd if self.failures.spot_share else self.hourly_usd
+
+    @property
+    def startup_ns(self) -> int:
+        """Nanoseconds from the launch of a replica until it takes requests."""
+        num_graphs = len(self.compiled_prompts) + len(self.compiled_contexts)
+        compile_s = compile_time(self.model, self.tensor_parallel_size, num_graphs).seconds
+        return self.autoscaling.startup_ns(self.weight_bytes, compile_s)
+
+    @property
     def serving_stack(self) -> Stack:
         return default_stack(self.device.chip.name) if self.stack is None else STACKS[self.stack]
 
@@ -143,11 +158,14 @@ class SimulationOptions:
         if self.routing not in ROUTINGS:
             raise SettingsError(f"routing is {self.routing!r}: one of {', '.join(ROUTINGS)}")
         self.autoscaling.check()
+        self.failures.check()
+        if self.failures.is_set and self.disaggregate is not None:
+            raise SettingsError(f"disaggregate is {self.disaggregate}: failures are not simulated with it")
         if self.speculation is not None and self.speculation.synthetic_acceptance_length is None:
             raise SettingsError(
                 "speculative_config has no synthetic_acceptance_length: a simulation has no texts to draft from"
             )
-        _ = self.hourly_usd
+        _ = self.hourly_usd, self.spot_hourly_usd
 
     def _check_numbers(self) -> None:
         for name in (

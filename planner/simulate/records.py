@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 SHARES = 1_000_000  # of a nanosecond: splitting one step among 256 slots loses under 1e-10 of it
+HOUR_S = 3600
 NEVER = -1  # time of an event that has not happened
+
+
+class Carried(NamedTuple):
+    """State that an open request takes to its next engine, kept until that one has made a token."""
+
+    num_tokens: int
+    last_ns: int  # time of the last token; NEVER without one
+    left_ns: int  # when the first of these engines was found to be lost, or handed the request over
+    num_losses: int = 0  # engines lost in a row; 0: it was handed over by an engine that lives
 
 
 class Records:
@@ -28,6 +38,9 @@ class Records:
         self.gaps: Counter[int] = Counter()  # ns between two tokens of a request -> count
         self.refused: Counter[str] = Counter()  # reason -> count
         self.handed = Counter[str]()  # requests, bytes and ns of copies from engine to engine
+        self.carried: dict[int, Carried] = {}  # by request
+        self.moved = Counter[str]()  # requests that lost an engine, and the tokens that they had: each loss counts
+        self.pauses: Counter[int] = Counter()  # ns between two tokens with a loss in between -> count
 
 
 class EngineTotals:

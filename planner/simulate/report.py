@@ -20,10 +20,11 @@ from ...server.cost.calibration import default_calibration
 from ...server.cost.evidence import Band
 from ...server.workload.workload import BoolArray, FloatArray, IntArray
 from .bill import Bill, Cost
+from .failing_fleet import FailingFleet
 from .fleet import Fleet
 from .load_bands import LoadFigure
 from .options import SimulationOptions
-from .records import SHARES, Records
+from .records import HOUR_S, SHARES, Records
 from .scaling import Scaling
 from .statistics import Spread
 
@@ -163,7 +164,11 @@ class SimulationReport:
         latencies: dict[str, float] = {}
         for name, spread in self.spreads.items():
             latencies |= spread.as_json(name)
-        scaling = {"slo": self.limits(), "autoscaling": self._scaling_json()}
+        scaling = {
+            "slo": self.limits(),
+            "autoscaling": self._scaling_json(),
+            "failures": self.failures_json(),
+        }
         known = {name: dict(zip(("p10", "p90"), ends, strict=True)) for name, ends in self.bands.items()}
         evidence = {"bands": known, "band_factors": {name: band.as_json() for name, band in self.factors.items()}}
         return self._load_json() | latencies | self._cost_json() | self._deployment_json() | evidence | scaling
@@ -268,6 +273,16 @@ class SimulationReport:
         misses = {"slo_misses": int((~self.is_good).sum()), "slo_misses_while_starting": self.num_missed_while_starting}
         limits = asdict(self.options.autoscaling) | {"replica_hours": self.bill.replica_hours}
         return limits | misses | self.scaling.as_json()
+
+    def failures_json(self) -> dict[str, Any] | None:
+        """Return what failed; None if no failures are simulated. A request that lost two engines has moved twice."""
+        if not isinstance(self.fleet, FailingFleet):
+            return None
+        records = self.records
+        found: dict[str, Any] = {f"moved_{name}": records.moved[name] for name in ("requests", "tokens")}
+        found |= {"ends": dict(self.fleet.ends), "longest_pause_ms": max(records.pauses, default=0) * MS}
+        found |= {"spot_hours": self.bill.spot_ns / NS / HOUR_S, "replica_hours": self.bill.replica_hours}
+        return asdict(self.options.failures) | found | Spread.of_counts(records.pauses, MS).as_json("pause")
 
     def _per_second(self, count: int) -> float:
         return count / self.duration_s if self.duration_s else 0.0

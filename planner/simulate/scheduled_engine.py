@@ -25,7 +25,7 @@ from ...server.scheduler.speculative import scheduler_of
 from ...server.types import Request, SampledToken, SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenEvent
 from ...server.workload.slo import Slo
 from ...server.workload.workload import Workload
-from .records import NEVER, SHARES, EngineTotals, Records
+from .records import NEVER, SHARES, Carried, EngineTotals, Records
 
 NO_SLO = Slo()
 
@@ -44,6 +44,7 @@ class ScheduledEngine:
         self._rate = None if config.speculation is None else config.speculation.acceptance_rate
         self.num_open = 0
         self.totals, self.end_ns = EngineTotals(), NEVER
+        self.is_stopped = False  # its instance has failed
         self.is_step_by_step = False  # plan and apply every step, also in a run of equal ones
         self.slo = NO_SLO  # objectives of all requests
         self.hands_over, self.handed = False, list[int]()  # divided requests end here with their first token
@@ -57,6 +58,7 @@ class ScheduledEngine:
         # `_num_steps` equal steps of `_step_ns` from `_start_ns` on; `_decode_ns` of each are its decode.
         self._plan: StepPlan | None = None
         self._start_ns = self._step_ns = self._decode_ns = self._num_steps = 0
+        self._charges: list[tuple[int, int]] = []  # of the planned step: (request, ns) of its prompts and copies
         self._takes_arrivals = False  # an arrival could be admitted before the last of these steps
 
     @cached_property
@@ -99,6 +101,8 @@ class ScheduledEngine:
             self.end_ns = self._start_ns + self._num_steps * self._step_ns
 
     def plan(self, now_ns: int) -> None:
+        if self.is_stopped:
+            return
         for index in self._arrived:
             request = self._request(index)
             self._tokens[request.request_id] = SampledToken(-1 - index)
@@ -115,7 +119,8 @@ class ScheduledEngine:
         context = max((seq.start + len(seq.token_ids) for seq in plan.decode), default=0)
         has_drafts = self._rate is not None and any(seq.num_drafts for seq in plan.decode)
         self._decode_ns = self._pricer.decode_ns(context, len(plan.decode), has_drafts) if context else 0
-        self._start_ns, self._step_ns = now_ns, self._charge_prompts(plan) + self._decode_ns
+        self._charges = self._price_prompts(plan)
+        self._start_ns, self._step_ns = now_ns, sum(each for _, each in self._charges) + self._decode_ns
         self._num_steps = 1 + self._count_repeats(plan, context)
         self._takes_arrivals = self._num_steps > 1 and self._runs is not None and self._runs.takes_arrivals
         self.end_ns = now_ns + self._num_steps * self._step_ns
@@ -125,6 +130,8 @@ class ScheduledEngine:
         plan, tokens, now = self._plan, self._tokens, self.end_ns / NS
         self.totals.count(self._num_steps, self._step_ns, len(plan.decode))
         decoding = [-1 - seq.token_ids[0] for seq in plan.decode]  # the last token encodes the index
+        for index, prompt_ns in self._charges:
+            self._records.prefill_shares[index] += prompt_ns * SHARES
         self._charge_decodes(decoding)
         self._note_decodes(decoding)
         further = {} if self._rate is None else {seq.request_id: self._accepted(seq) for seq in plan.decode}
@@ -145,6 +152,29 @@ class ScheduledEngine:
             if event.finish_reason is not None:
                 self._note_end(event)
         self._plan, self._takes_arrivals, self.end_ns = None, False, NEVER
+
+    def stop(self, now_ns: int) -> None:
+        """Fail: whole steps up to now are recorded, the rest of the planned ones is lost, and nothing follows."""
+        if self._plan is not None:
+            self._num_steps = (now_ns - self._start_ns) // self._step_ns
+            if self._num_steps:
+                self.end_ns = self._start_ns + self._num_steps * self._step_ns
+                self.apply()
+        self._plan, self._takes_arrivals, self.end_ns, self.is_stopped = None, False, NEVER, True
+
+    def take_open(self, now_ns: int) -> list[int]:
+        """Remove and return the open requests of a stopped engine. The records have where another one goes on."""
+        assert self.is_stopped
+        carried, moved = self._records.carried, self._records.moved
+        begun = [(each, self.scheduler.abort(each, now_ns / NS)) for each in self.scheduler.open_ids if self.num_open]
+        counts = {int(request_id): event.index for request_id, event in begun if event is not None}
+        counts |= {index: carried[index].num_tokens if index in carried else 0 for index in self._arrived}
+        for index, num_tokens in counts.items():
+            before = carried.get(index, Carried(num_tokens, self._last_ns.get(index, NEVER), now_ns))
+            carried[index] = before._replace(num_losses=before.num_losses + 1)
+            moved.update(requests=1, tokens=num_tokens)
+        self._arrived, self.num_open = [], 0
+        return list(counts)
 
     def _accepted(self, seq: ScheduledSeq) -> tuple[SampledToken, ...]:
         """Return the tokens after the accepted drafts of a sequence, which are all alike."""
@@ -172,6 +202,9 @@ class ScheduledEngine:
             self._records.num_cached[index] = event.num_cached_tokens
         else:
             self._records.gaps[self.end_ns - self._last_ns[index]] += 1
+        carried = self._records.carried.pop(index, None)
+        if carried is not None and carried.num_losses and carried.num_tokens:
+            self._records.pauses[self.end_ns - carried.last_ns] += 1
         self._last_ns[index] = self.end_ns
         if self.router is not None:
             self.router.generated(event.request_id)
@@ -181,6 +214,7 @@ class ScheduledEngine:
         index = -1 - self._tokens.pop(event.request_id).token_id
         if self.hands_over and self.is_divided(index):
             self.handed.append(index)
+            self._records.carried[index] = Carried(1, self.end_ns, self.end_ns)
         self._records.finish_ns[index], self._records.num_output[index] = self.end_ns, event.index + 1
         del self._last_ns[index]
         if self.router is not None:
@@ -191,28 +225,25 @@ class ScheduledEngine:
         count = 0 if self._runs is None or plan.received else self._runs.count_repeats(plan)
         return min(count, self._pricer.decode_bucket(context) - context) if count else 0
 
-    def _charge_prompts(self, plan: StepPlan) -> int:
-        """Return the nanoseconds of the step's prompts, which run one by one, and of copies before them."""
-        records, total_ns = self._records, 0
-        for seq in plan.prefill:
-            prefill_ns = self._pricer.prefill_ns(seq.start, len(seq.token_ids))
-            records.prefill_shares[int(seq.request_id)] += prefill_ns * SHARES
-            total_ns += prefill_ns
+    def _price_prompts(self, plan: StepPlan) -> list[tuple[int, int]]:
+        """Return requests and nanoseconds of the step's prompts, which run one by one, and of copies before them."""
+        records, price = self._records, self._pricer.prefill_ns
+        found = [(int(seq.request_id), price(seq.start, len(seq.token_ids))) for seq in plan.prefill]
         for request_id, *counts in plan.received:
             cost = self.copies.cost(*counts)
             copy_ns = round(cost.elapsed_s * NS)
             records.handed.update(requests=1, bytes=round(cost.link_bytes), ns=copy_ns)
-            records.prefill_shares[int(request_id)] += copy_ns * SHARES
-            total_ns += copy_ns
-        return total_ns
+            found.append((int(request_id), copy_ns))
+        return found
 
     def _request(self, index: int) -> Request:
         """Return request `index`: its rest if it has a first token, its beginning if another engine is to go on."""
         request = request_of(self._workload, index, self._config.max_model_len, self.slo)
-        first_ns = self._records.first_token_ns[index]
-        if first_ns != NEVER:
-            self._last_ns[index] = first_ns
-            return replace(request, generated_token_ids=(-1 - index,), is_handed_over=True)
+        carried = self._records.carried.get(index)
+        if carried is not None and carried.num_tokens:
+            self._last_ns[index] = carried.last_ns
+            generated = (-1 - index,) * carried.num_tokens
+            return replace(request, generated_token_ids=generated, is_handed_over=not carried.num_losses)
         is_first = self.hands_over and self.is_divided(index)
         return replace(request, sampling=SamplingParams(1)) if is_first else request
 

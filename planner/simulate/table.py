@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Group
 from rich.table import Table
 
 from ...server.clock import NS
 from .report import SimulationReport
+from .sampling import CONFIDENCE, Estimate, Sample
 from .scaling import Scaling
 
 _TIMES = {
@@ -28,6 +32,8 @@ def render(report: SimulationReport) -> Group:
         parts.insert(2, _limits(report))
     if report.scaling is not None:
         parts.append(_scaling(report, report.scaling))
+    if (failures := report.failures_json()) is not None:
+        parts.append(_failures(failures))
     if report.extrapolated:
         parts.append(f"EXTRAPOLATED, no measurement supports these figures: {'; '.join(report.extrapolated)}")
     return Group(*parts)
@@ -108,6 +114,34 @@ def _scaling(report: SimulationReport, scaling: Scaling) -> Table:
     for ready, share in sorted(longest):
         table.add_row(f"share of time with {ready} ready", f"{share:.1%}")
     return table
+
+
+def _failures(figures: Mapping[str, Any]) -> Table:
+    table = Table(title="Failures", show_header=False)
+    ends = ", ".join(f"{count:,} {kind}" for kind, count in figures["ends"].items())
+    table.add_row("instances that ended", ends or "0")
+    table.add_row("requests that moved", f"{figures['moved_requests']:,} with {figures['moved_tokens']:,} tokens")
+    pauses = (figures[f"{name}_pause_ms"] for name in ("median", "p99", "longest"))
+    table.add_row("pause of a stream, median, p99, longest", ", ".join(f"{each:,.0f}" for each in pauses) + " ms")
+    table.add_row("paid, and of that on spot", f"{figures['replica_hours']:,.1f}, {figures['spot_hours']:,.1f} h")
+    return table
+
+
+def render_sample(sample: Sample, figures: Mapping[str, Estimate]) -> Table:
+    """Return the figures of a sampled deployment with their intervals: of times the mean and p99, JSON has all."""
+    title = f"{sample.num_slices} of {sample.num_all} slices; with {CONFIDENCE:.0%} the whole is within +-"
+    table = Table("the whole", title=title)
+    for column in ("", "+-", "%"):
+        table.add_column(column, justify="right")
+    for name, found in figures.items():
+        if not name.startswith(("median_", "std_", "p90_", "p95_")):
+            share = f"{found.half / abs(found.value):.1%}" if found.value else ""
+            table.add_row(name.replace("_", " "), _digits(found.value), _digits(found.half), share)
+    return table
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 
 def _cost(report: SimulationReport) -> Table:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..api.http.tls import TlsConfig
 from .address import Address
+from .rules import MAX_WAIT_S, SILENCE_S
 
 FILES_OF_REQUEST = 2  # the client's connection, and the replica's
 
@@ -19,8 +20,8 @@ class RouteConfig:
     replicas_file: Path | None = None  # further replicas; read again when it changes
     zone: str = ""  # of this router
     zone_spill_tokens: int = 4096  # that a replica of this zone may have more to compute than one elsewhere
-    silence_timeout: float = 5.0  # seconds without a sign of life after which a replica counts as lost
-    max_wait: float = 30.0  # seconds that a request waits while no replica is up
+    silence_timeout: float = SILENCE_S  # seconds without a sign of life after which a replica counts as lost
+    max_wait: float = MAX_WAIT_S  # seconds that a request waits while no replica is up
     max_body_bytes: int = 64 * 2**20
     max_connections: int = 1024
     host: str = "127.0.0.1"

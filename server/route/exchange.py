@@ -19,12 +19,11 @@ from .events import Events
 from .fleet import Fleet
 from .metrics import Metrics
 from .replica import Replica
+from .rules import MAX_LOSSES, PAUSE_S
 from .upstream import Lost, Upstream
 
 log = logging.getLogger("neuronserve.route")
 WHOLE_BYTES = 2**22  # an answer up to that size is read before it is passed on, so that a loss costs nothing
-MAX_LOSSES = 4  # of one request in a row: it may be what brings the replicas down
-PAUSE_S = 0.25  # before a replica that has refused to go on with a stream is asked again
 ELSEWHERE, REFUSED_RESUME = (404,), (404, 409, 429, 503)
 
 

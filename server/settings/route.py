@@ -11,6 +11,7 @@ from ..errors import SettingsError
 from ..host.open_files import max_connections, raise_open_files
 from ..route.address import FORMS, parse
 from ..route.config import FILES_OF_REQUEST, RouteConfig
+from ..route.rules import MAX_WAIT_S, SILENCE_S
 from .base import File, Texts, slice_of
 from .logs import LogFormat, log_to_stderr
 from .tls import TlsSettings
@@ -31,9 +32,11 @@ class RouteSettings(TlsSettings):
         description="tokens that a replica of the zone may have more to compute than one elsewhere",
     )
     silence_timeout: float = Field(
-        5.0, gt=0, le=3600, description="seconds without a sign of life after which a replica counts as lost"
+        SILENCE_S, gt=0, le=3600, description="seconds without a sign of life after which a replica counts as lost"
     )
-    max_wait: float = Field(30.0, ge=0, le=3600, description="seconds that a request waits while no replica is up")
+    max_wait: float = Field(
+        MAX_WAIT_S, ge=0, le=3600, description="seconds that a request waits while no replica is up"
+    )
     max_body_bytes: int = Field(64 * 2**20, ge=1024, le=2**34, description="largest request body")
     replica_ca_file: File = Field(
         None, description="PEM file of the authorities of replicas' certificates (default: the system's)"

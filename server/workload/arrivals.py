@@ -2,7 +2,8 @@
 
 The gaps of a gamma process have shape `burstiness` and mean 1/rate, as in `vllm bench serve`. Shape 1 is a Poisson
 process; below 1 arrivals come in bursts, above 1 they even out, and at infinity they are evenly spaced. At an infinite
-rate all arrive at once. The first request arrives at 0; the last is not moved to exactly n/rate.
+rate all arrive at once. The first request arrives at 0; the last is not moved to exactly n/rate. With a day the rate
+follows a sine of 24 hours that begins at its lowest.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..errors import SettingsError
 from .workload import MAX_SECONDS, FloatArray, IntArray
 
 Ramp = Literal["linear", "exponential"]
+DAY_S, MINUTE_S = 86_400, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Arrivals:
     burstiness: float = 1.0  # shape of the gamma gaps: 1 = Poisson, less = burstier, infinity = evenly spaced
     end_rate: float | None = None  # of the last request of a ramp; None: the rate is constant
     ramp: Ramp = "linear"
+    day: float = 0.0  # share by which the rate of the busiest minute is above the mean, and that of the quietest below
 
     def __post_init__(self) -> None:
         """Raises SettingsError for numbers that describe no process."""
@@ -36,13 +39,18 @@ class Arrivals:
                 raise SettingsError(f"{name} is {value:g}: it must be above 0")
         if self.end_rate is not None and not (0 < self.end_rate < inf and self.rate < inf):
             raise SettingsError(f"a ramp from {self.rate:g} to {self.end_rate:g}: both rates are above 0 and finite")
+        if not 0 <= self.day < 1 or (self.day and self.rate == inf):
+            raise SettingsError(
+                f"day is {self.day:g} at {self.rate:g} requests/s: it is 0 to below 1, of a finite rate"
+            )
 
     def __str__(self) -> str:
         if self.rate == inf:
             return "all at once"
         kind = {1.0: "poisson", inf: "constant"}.get(self.burstiness, "gamma")
         rise = "" if self.end_rate is None else f" to {self.end_rate:g}"
-        return f"{kind}, {self.rate:g}{rise} requests/s"
+        day = f", by day {1 - self.day:g} to {1 + self.day:g} times" if self.day else ""
+        return f"{kind}, {self.rate:g}{rise} requests/s{day}"
 
     def times_ns(self, random: np.random.Generator, size: int) -> IntArray:
         """Return `[size]` nanoseconds since the first arrival, ascending. Without a ramp, a longer list begins equally.
@@ -53,10 +61,19 @@ class Arrivals:
             return np.zeros(size, dtype=np.int64)
         gaps = self._unit_gaps(random, size) / self._rates(size)
         gaps[:1] = 0.0
-        times = np.cumsum(gaps)
+        times = self._by_day(np.cumsum(gaps))
         if size and times[-1] >= MAX_SECONDS:
             raise SettingsError(f"{size} requests at {self.rate:g} a second take over {MAX_SECONDS} seconds")
         return np.rint(times * NS).astype(np.int64)
+
+    def _by_day(self, times: FloatArray) -> FloatArray:
+        """Return when arrivals of a constant rate come at the rate of the day, which is constant in each minute."""
+        if not self.day or not len(times):
+            return times
+        minutes = np.arange(0, times[-1] + DAY_S, MINUTE_S)
+        turn = 2 * np.pi / DAY_S
+        arrived = minutes - self.day / turn * np.sin(turn * minutes)  # the rate's integral, over the mean rate
+        return np.interp(times, arrived, minutes)
 
     def _unit_gaps(self, random: np.random.Generator, size: int) -> FloatArray:
         """Return gaps of mean 1."""

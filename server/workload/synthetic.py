@@ -17,7 +17,9 @@ from .lengths import LengthRange, LengthTable
 from .workload import MAX_REQUESTS, IntArray, Workload
 
 # Kinds of drawn values. Random numbers depend on the positions in this list: add at its end.
-Drawn = Literal["arrivals", "input_len", "output_len", "prefix", "tokens", "prefix_tokens", "think_time", "lengths"]
+Drawn = Literal[
+    "arrivals", "input_len", "output_len", "prefix", "tokens", "prefix_tokens", "think_time", "lengths", "failures"
+]
 _DRAWN: tuple[Drawn, ...] = get_args(Drawn)
 
 

@@ -16,13 +16,14 @@ from neuronserve.cli import main
 from neuronserve.planner.calibrate.slot_engine import SlotEngine, SlotTimes
 from neuronserve.planner.model_names import resolve_shape
 from neuronserve.planner.simulate.autoscaling import Autoscaling, policy_of
+from neuronserve.planner.simulate.driver import Driver
 from neuronserve.planner.simulate.fleet import Fleet, Replica
 from neuronserve.planner.simulate.options import SimulationOptions
 from neuronserve.planner.simulate.records import NEVER, Records
 from neuronserve.planner.simulate.report import SimulationReport
 from neuronserve.planner.simulate.routing import ROUTINGS, Routing
 from neuronserve.planner.simulate.scaling import Scaling
-from neuronserve.planner.simulate.simulator import Driver, run_simulation
+from neuronserve.planner.simulate.simulator import run_simulation
 from neuronserve.server.clock import NS
 from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.scheduler.batching import BatchingPolicy

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neuronserve.planner.simulate.driver import Driver
 from neuronserve.planner.simulate.records import NEVER, EngineTotals, Records
 from neuronserve.planner.simulate.scheduled_engine import ScheduledEngine
-from neuronserve.planner.simulate.simulator import Driver
 from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.config.speculation import SpeculationConfig
 from neuronserve.server.cost.model import CostModel

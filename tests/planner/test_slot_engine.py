@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from neuronserve.planner.calibrate.slot_engine import SlotEngine, SlotTimes
+from neuronserve.planner.simulate.driver import Driver
 from neuronserve.planner.simulate.records import Records
 from neuronserve.planner.simulate.routing import RoundRobin
-from neuronserve.planner.simulate.simulator import Driver
 from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.scheduler.batching import POLICIES, BatchingPolicy
 from neuronserve.server.workload.workload import Workload

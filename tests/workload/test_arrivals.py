@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import inf, nan
 from typing import Any
 
@@ -53,6 +54,25 @@ def test_poisson_does_not_end_exactly_at_n_over_rate() -> None:
     assert len({times(Arrivals(10.0), 100, seed)[-1] for seed in range(5)}) == 5
 
 
+def test_a_day_begins_at_its_quietest_and_keeps_the_mean_rate() -> None:
+    day_s, size = 86_400, 200_000
+    found = times(Arrivals(size / day_s, day=0.6), size) / NS
+    counts, edges = np.histogram(found, 24, (0, day_s))
+    expected = [
+        size
+        / day_s
+        * (
+            end
+            - begin
+            - 0.6 * day_s / 2 / np.pi * (np.sin(2 * np.pi * end / day_s) - np.sin(2 * np.pi * begin / day_s))
+        )
+        for begin, end in pairwise(edges)
+    ]
+    assert np.abs(counts - expected).max() < 5 * np.sqrt(max(expected))  # of Poisson counts
+    assert counts.argmin() in (0, 23)
+    assert times(Arrivals(size / day_s, day=0.6), 2 * size)[-1] / NS == pytest.approx(2 * day_s, rel=0.01)
+
+
 def test_infinite_burstiness_spaces_evenly() -> None:
     assert times(Arrivals(2.0, burstiness=inf), 4).tolist() == [0, NS // 2, NS, 3 * NS // 2]
     assert set(np.diff(times(Arrivals(50.0, inf), 20_000))) == {NS // 50}
@@ -79,6 +99,7 @@ def test_arrivals_are_named_by_what_they_are() -> None:
     named = {Arrivals(4.0): "poisson, 4 requests/s", Arrivals(4.0, 0.5): "gamma, 4 requests/s"}
     named |= {Arrivals(4.0, inf): "constant, 4 requests/s", Arrivals(inf): "all at once"}
     named |= {Arrivals(1.0, end_rate=9.0): "poisson, 1 to 9 requests/s"}
+    named |= {Arrivals(4.0, day=0.25): "poisson, 4 requests/s, by day 0.75 to 1.25 times"}
     assert [str(arrivals) for arrivals in named] == list(named.values())
 
 
@@ -93,6 +114,8 @@ def test_arrivals_are_named_by_what_they_are() -> None:
         ({"rate": 1.0, "end_rate": 0.0}, "a ramp from 1 to 0: both"),
         ({"rate": 1.0, "end_rate": inf}, "a ramp from 1 to inf: both"),
         ({"rate": inf, "end_rate": 1.0}, "a ramp from inf to 1: both"),
+        ({"rate": 1.0, "day": 1.0}, "day is 1 at 1 requests/s: it is 0 to below 1"),
+        ({"rate": inf, "day": 0.5}, "day is 0.5 at inf requests/s"),
     ],
 )
 def test_numbers_that_are_no_process_are_refused(fields: dict[str, Any], words: str) -> None:
