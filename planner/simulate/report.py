@@ -18,6 +18,7 @@ import numpy as np
 from ...server.clock import NS
 from ...server.cost.calibration import default_calibration
 from ...server.cost.evidence import Band
+from ...server.device.prices import usd_per_million
 from ...server.workload.workload import BoolArray, FloatArray, IntArray
 from .bill import Bill, Cost
 from .fleet import Fleet
@@ -28,7 +29,6 @@ from .scaling import Scaling
 from .statistics import Spread
 
 MS = 1e-6  # of a nanosecond
-MILLION = 1e6
 
 
 class SimulationReport:
@@ -231,10 +231,12 @@ class SimulationReport:
             "attributed_usd": cost.attributed_usd,
             "idle_usd": cost.idle_usd,
             "conservation_error": cost.conservation_error,
-            "usd_per_million_input_tokens": _per_million(cost.prefill_usd, self.total_input_tokens),
-            "usd_per_million_output_tokens": _per_million(cost.decode_usd, self.total_output_tokens),
-            "usd_per_million_output_tokens_all_in": _per_million(cost.total_usd, self.total_output_tokens),
-            "usd_per_million_tokens": _per_million(cost.total_usd, self.total_input_tokens + self.total_output_tokens),
+            "usd_per_million_input_tokens": usd_per_million(cost.prefill_usd, self.total_input_tokens),
+            "usd_per_million_output_tokens": usd_per_million(cost.decode_usd, self.total_output_tokens),
+            "usd_per_million_output_tokens_all_in": usd_per_million(cost.total_usd, self.total_output_tokens),
+            "usd_per_million_tokens": usd_per_million(
+                cost.total_usd, self.total_input_tokens + self.total_output_tokens
+            ),
             "utilization": self.utilization,
             "mean_decode_batch": self.mean_decode_batch,
         }
@@ -271,10 +273,6 @@ class SimulationReport:
 
     def _per_second(self, count: int) -> float:
         return count / self.duration_s if self.duration_s else 0.0
-
-
-def _per_million(usd: float, tokens: int) -> float | None:
-    return usd / tokens * MILLION if tokens else None
 
 
 def _ms(nanoseconds: IntArray) -> FloatArray:
