@@ -24,6 +24,7 @@ from .bill import Bill, Cost
 from .fleet import Fleet
 from .load_bands import LoadFigure
 from .options import SimulationOptions
+from .overload import Overload, overload_of
 from .records import SHARES, Records
 from .scaling import Scaling
 from .statistics import Spread
@@ -67,6 +68,13 @@ class SimulationReport:
     def duration_s(self) -> float:
         """Seconds from the first arrival to the last token."""
         return (int(self._finish.max()) - int(self.options.workload.arrival_ns[0])) / NS if self.completed else 0.0
+
+    @cached_property
+    def overload(self) -> Overload | None:
+        """Arrivals that the deployment could not keep up with; None if it did, or if clients wait for answers."""
+        if self.options.max_concurrency is not None or not self.completed:
+            return None
+        return overload_of(self._sent, self._finish, self.options.max_num_seqs * len(self.engines))
 
     @cached_property
     def total_input_tokens(self) -> int:
@@ -217,6 +225,7 @@ class SimulationReport:
             "total_cached_tokens": sum(self.records.num_cached),
             "request_throughput": self._per_second(self.completed),
             "request_goodput": self.request_goodput,
+            "overload": None if self.overload is None else asdict(self.overload),
             "output_throughput": self._per_second(self.total_output_tokens),
             "total_token_throughput": self._per_second(self.total_input_tokens + self.total_output_tokens),
             "num_preemptions": sum(engine.num_preemptions for engine in self.engines),
