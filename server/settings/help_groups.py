@@ -1,32 +1,24 @@
-"""Headings of `--help`: the settings that most users meet, and those that `--help --advanced` adds."""
+"""Headings of `--help`: the settings that most users meet, and those that `--help-all` adds."""
 
-ADVANCED_FLAG = "--advanced"
-ADVANCED = "advanced"
+ALL_FLAG = "--help-all"
+ADVANCED = "Advanced"
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "model": (
-        "model",
-        "served_model_name",
-        "dtype",
-        "quantization",
-        "chat_template",
-        "lora_modules",
-        "revision",
-        "mmproj",
+    "Model": ("model", "served_model_name", "dtype", "quantization", "chat_template", "lora_modules"),
+    "Accelerator": (
+        *("device", "tensor_parallel_size", "data_parallel_size", "pace", "stack", "kv_cache_dtype"),
+        *("enable_prefix_caching", "speculative_config", "cpu_threads"),
     ),
-    "accelerator": (
-        *("device", "tensor_parallel_size", "data_parallel_size", "disaggregate", "max_model_len", "max_num_seqs"),
-        *("kv_cache_dtype", "enable_prefix_caching", "speculative_config", "pace", "stack", "strict_device"),
-        "cpu_threads",
+    "Serving": (
+        *("host", "port", "console", "config", "data_dir", "log_level", "shutdown_timeout"),
+        *("tool_call_parser", "reasoning_parser"),
     ),
-    "HTTP": ("host", "port", "api_key", "api_keys_file", "ssl_certfile", "ssl_keyfile", "allowed_origins", "console"),
-    "answers": ("tool_call_parser", "reasoning_parser", "max_queue_delay", "ttft_slo_ms", "tpot_slo_ms"),
-    "operation": (
-        *("config", "data_dir", "log_level", "log_format", "disable_access_log", "shutdown_timeout"),
-        *("health_port", "ready_file", "inject_faults", "usd_per_hour"),
-    ),
+    "Limits": ("max_model_len", "max_num_seqs", "max_queue_delay", "ttft_slo_ms", "tpot_slo_ms"),
+    "Security": ("api_key", "api_keys_file", "ssl_certfile", "ssl_keyfile", "allowed_origins"),
+    "Test aids": ("inject_faults", "strict_device", "usd_per_hour", "ready_file"),
     # Each has a default that suits almost everybody.
     ADVANCED: (
+        *("revision", "mmproj", "disaggregate", "log_format", "disable_access_log", "health_port"),
         *("tokenizer", "modules_to_not_convert", "quantization_group_size", "quantization_symmetric"),
         *("enable_expert_parallel", "enable_lora", "max_loras", "max_lora_rank", "allow_runtime_lora_updating"),
         *("pooling", "normalize", "runner", "trust_request_chat_template", "require_artifact_digest"),
