@@ -4,7 +4,7 @@ import { html, useRef, useState } from "../vendor/htm-preact.js";
 import { Tile } from "./device.js";
 import { count, dollars, percent, plural } from "./format.js";
 import { useLive } from "./live.js";
-import { bestOfEach, planStream } from "./plan-stream.js";
+import { bestOfEach, folded, planStream } from "./plan-stream.js";
 import { PlanTable } from "./plan-table.js";
 
 export function Cost() {
@@ -74,12 +74,14 @@ function Elsewhere({ hour }) {
       if (error.name !== "AbortError") setState({ rows: [], status: error.message, isRunning: false });
     }
   };
+  const [first, rest] = folded(state.rows);
   return html`
     <section aria-labelledby="elsewhere-title">
       <h2 id="elsewhere-title">The same traffic elsewhere</h2>
       <p class="buttons"><button class="main" disabled=${state.isRunning} onClick=${compare}>Plan for this traffic</button></p>
       <p role="status">${state.status}</p>
-      ${state.rows.length > 0 && html`<${PlanTable} rows=${state.rows} compared=${hour.usd_per_million_tokens} />`}
+      ${state.rows.length > 0 && html`<${PlanTable} rows=${first} compared=${hour.usd_per_million_tokens} />`}
+      ${rest.length > 0 && html`<details><summary>${plural(rest.length, "other configuration")}</summary><${PlanTable} rows=${rest} compared=${hour.usd_per_million_tokens} /></details>`}
     </section>
   `;
 }
