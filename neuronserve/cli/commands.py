@@ -25,11 +25,11 @@ def serve(call: Call) -> None:
     if not {"-h", "--help", "--help-all"}.intersection(call.argv):
         start_fork_server()
     from neuronserve.cli.real_device import check_serve
-    from neuronserve.cli.serve import serve_alone, serve_settings
+    from neuronserve.cli.serve import require_files, serve_alone, serve_settings
 
     settings = call.settings(serve_settings())
     settings.require_price()
-    settings.require_files()
+    require_files(settings)
     model_path = check_serve(settings, partial(_model_path, settings))
     if settings.replicas > 1:
         from neuronserve.cli.replicas import serve_replicas

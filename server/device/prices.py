@@ -67,11 +67,7 @@ def rent_usd(usd_per_hour: float, seconds: float, num_instances: float = 1) -> f
 
 
 def usd_per_million(usd: float | None, num_tokens: float) -> float | None:
-    """Return dollars for a million tokens: `usd` of a window over the tokens of that window.
-
-    None without a price or a token. What `usd` is decides what the figure is: with `rent_usd` of the instances, the
-    dollars per million tokens of the whole project; with the dollars of device time, the modelled ones.
-    """
+    """Return dollars for a million tokens of a window, modelled ones if `usd` is that of device time; None: unknown."""
     return None if usd is None or not num_tokens else 1e6 * usd / num_tokens
 
 

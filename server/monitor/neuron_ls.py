@@ -35,9 +35,7 @@ def run_ls(endpoint: Endpoint, device: str | None, as_json: bool) -> None:
     else:
         console = Console()
         console.print(_table(found, devices))
-        for process in {
-            process["pid"]: process for device in devices for process in device["neuron_processes"]
-        }.values():
+        for process in [each for device in devices for each in device["neuron_processes"]][:1]:  # of one server
             console.print(f"{process['pid']}: {process['command']}", soft_wrap=True, highlight=False, markup=False)
 
 

@@ -31,8 +31,7 @@ from .server_state import CoreState, ServerState
 
 WIDTH, HEIGHT = 120, 1000  # of a frame that is written to a file or a pipe
 AROUND = 17  # lines of a frame besides one for each core
-LEFT = 58  # characters of a core's row before its uses of memory
-OTHER = "other"
+LEFT, OTHER = 58, "other"  # characters of a core's row before its uses of memory; the last use
 STEP_SECONDS = "neuronserve:engine_step_seconds"
 DEVICE_SECONDS = "neuronserve:device_seconds_total"
 
@@ -74,8 +73,7 @@ def frame(url: str, window: Window, height: int = HEIGHT, width: int = WIDTH) ->
     )
     are_rows = len(state.cores) + AROUND <= height
     cores = _cores(window, state, width) if are_rows else _short_cores(window, state)
-    remark = [f"  {found}"] if (found := _remark(window, state)) else []
-    return Group(head, _numbers(window), *remark, cores)
+    return Group(head, _numbers(window), *_remark(window, state), cores)
 
 
 def _short_cores(window: Window, state: ServerState) -> RenderableType:
@@ -153,25 +151,23 @@ def _modelled(window: Window) -> Iterator[tuple[str, str]]:
     if window.after.has(rent):
         tokens = window.increase("vllm:prompt_tokens_total") + window.increase("vllm:generation_tokens_total")
         yield "instance cost of an hour", f"${3600 * window.rate(rent):,.4f}"
-        yield "per million tokens", _dollars(usd_per_million(window.increase(rent), tokens))
         modelled = window.increase(cost, kind="prefill") + window.increase(cost, kind="decode")
-        yield "modelled per million tokens", _dollars(usd_per_million(modelled, tokens))
+        for name, usd in ("per million tokens", window.increase(rent)), ("modelled per million tokens", modelled):
+            yield name, "no tokens" if (dollars := usd_per_million(usd, tokens)) is None else f"${dollars:,.4f}"
 
 
 def _busy_s(window: Window) -> float:
     return window.increase(DEVICE_SECONDS, kind="prefill") + window.increase(DEVICE_SECONDS, kind="decode")
 
 
-def _remark(window: Window, state: ServerState) -> str:
-    """Return how far this host decides the figures; empty if it does not, or if steps are not priced."""
-    if not window.after.has(DEVICE_SECONDS):
-        return ""
-    num_engines = max(1, len({core.engine for core in state.cores}))
-    return host_remark(num_engines * window.seconds, _busy_s(window), window.increase(DEVICE_SECONDS, kind="idle"))
-
-
-def _dollars(usd: float | None) -> str:
-    return "no tokens" if usd is None else f"${usd:,.4f}"
+def _remark(window: Window, state: ServerState) -> Iterator[str]:
+    """Yield how far this host decides the figures, if it does and steps are priced."""
+    wall_s, idle_s = (
+        len({core.engine for core in state.cores}) * window.seconds,
+        window.increase(DEVICE_SECONDS, kind="idle"),
+    )
+    if window.after.has(DEVICE_SECONDS) and (found := host_remark(wall_s, _busy_s(window), idle_s)):
+        yield f"  {found}"
 
 
 def _kv_usage(scrape: Scrape) -> str:

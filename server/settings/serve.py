@@ -22,7 +22,6 @@ from ..config import DataParallel, EngineConfig, TraceConfig
 from ..config.formats import RunnerKind
 from ..device.catalog import instance
 from ..device.prices import DEFAULT_REGION, PriceBasis
-from ..errors import SettingsError
 from ..host.memory import GIB, available_bytes
 from ..host.open_files import max_connections, raise_open_files
 from ..link.handle import EngineMode
@@ -60,10 +59,7 @@ class ServeSettings(
     """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="number of engines; each is on tensor_parallel_size cores, and other limits are per engine",
+        1, ge=1, le=64, description="number of engines; each has tensor_parallel_size cores, and limits of its own"
     )
     replicas: int = Field(
         1, ge=1, le=64, description="servers behind one address, each with its own engines, CPUs and data_dir/NUMBER"
@@ -223,17 +219,6 @@ class ServeSettings(
         """
         if self.usd_per_hour is None and (self.price_basis != "on_demand" or self.region != DEFAULT_REGION):
             instance(self.device).price(self.price_basis)
-
-    def require_files(self) -> None:
-        """Raise SettingsError for a chat template or an adapter that is not there, before a model is loaded."""
-        files = [("--lora-modules", Path(module.path) / "adapter_config.json") for module in self._modules]
-        if self.chat_template is not None and "{" not in self.chat_template:
-            files.append(("--chat-template", Path(self.chat_template)))
-        for flag, path in files:
-            try:
-                path.stat()
-            except OSError as error:
-                raise SettingsError(f"{flag}: cannot read {str(path)!r}: {error.strerror}") from error
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """Return the engine's configuration, with the tokenizer that grammars need."""
