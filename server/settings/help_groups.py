@@ -15,7 +15,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Limits": ("max_model_len", "max_num_seqs", "max_queue_delay", "ttft_slo_ms", "tpot_slo_ms"),
     "Security": ("api_key", "api_keys_file", "ssl_certfile", "ssl_keyfile", "allowed_origins"),
-    "Test aids": ("inject_faults", "strict_device", "usd_per_hour", "ready_file"),
+    "Test aids": ("inject_faults", "script", "strict_device", "usd_per_hour", "ready_file"),
     # Each has a default that suits almost everybody.
     ADVANCED: (
         *("revision", "mmproj", "disaggregate", "log_format", "disable_access_log", "health_port"),
@@ -36,7 +36,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("context_overflow", "enable_auto_tool_choice", "disable_log_stats", "log_stats_interval"),
         *("max_stored_responses", "trace_dir", "otlp_traces_endpoint", "otlp_traces_protocol"),
         *("allowed_media_hosts", "limit_mm_per_prompt", "mm_processor_kwargs", "max_image_bytes"),
-        *("max_image_pixels", "media_fetch_timeout", "max_audio_bytes"),
+        *("max_image_pixels", "media_fetch_timeout", "max_audio_bytes", "allow_script"),
     ),
 }
 HEADINGS = {name: heading for heading, names in GROUPS.items() for name in names}

@@ -16,7 +16,18 @@ from .ring import Caller, KeyRing
 
 # Probes, paths that load balancers poll, and pages of the console and the API, which hold no data of this server.
 PUBLIC = frozenset(
-    {"/", "/docs", "/health", "/health/live", "/health/ready", "/load", "/openapi.json", "/ping", "/version"}
+    {
+        "/",
+        "/api/version",
+        "/docs",
+        "/health",
+        "/health/live",
+        "/health/ready",
+        "/load",
+        "/openapi.json",
+        "/ping",
+        "/version",
+    }
 )
 PUBLIC_BELOW = ("/static/", "/docs/")
 # Scopes that open a path; the scope of inference opens all other paths.
@@ -32,6 +43,7 @@ OPENED_BY: dict[str, frozenset[key.Scope]] = {
     "/metrics": METRICS,
     "/inventory": key.SCOPES,
     "/server_info": key.SCOPES,
+    "/api/tags": key.SCOPES,
     "/models": key.SCOPES,
     "/v1/models": key.SCOPES,
     "/v1/usage": key.SCOPES,
