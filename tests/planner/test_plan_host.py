@@ -44,13 +44,12 @@ def test_larger_hosts_of_the_same_chip_load_it() -> None:
 def test_a_host_with_little_more_than_a_copy_is_warned_of() -> None:
     asked = replace(ASKED, model="qwen3-4b", dtypes=("bfloat16",), devices=("inf2.xlarge", "inf2.8xlarge"), max_batch=1)
     assert not any(row.running.blockers for row in plan(asked).candidates)
-    trinity = replace(asked, model="qwen3-8b")  # of which no report is
-    blocked = {row.device: row.running for row in plan(trinity).candidates}
+    unreported = replace(asked, model="qwen3-8b")  # of which no report is
+    blocked = {row.device: row.running for row in plan(unreported).candidates}
     assert not blocked["inf2.8xlarge"].blockers
     (blocker,) = blocked["inf2.xlarge"].blockers
     assert "killed at 15.3 GB" in blocker
-    assert blocked["inf2.xlarge"].rank > blocked["inf2.8xlarge"].rank
-    sharded = plan(replace(trinity, save_sharded_checkpoint=True))
+    sharded = plan(replace(unreported, save_sharded_checkpoint=True))
     assert not any(row.running.blockers for row in sharded.candidates)
 
 
