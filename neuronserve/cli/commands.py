@@ -185,8 +185,7 @@ def plan(call: Call) -> int:
         run_planner(in_force, settings.model, settings.host, settings.port)
         return 0
     if settings.is_encoder:
-        run_encoder_plan(settings.encoder_options, settings.json_file, settings.view)
-        return 0
+        return run_encoder_plan(settings.encoder_options, settings.json_file, settings.view)
     trace = settings.recorded
     files = settings.json_file, settings.picture
     return run_plan(settings.options(trace), *files, settings.view, trace, settings.emission)
