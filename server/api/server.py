@@ -47,7 +47,6 @@ class ApiServer:
         self._watched = list(self._files_of(config))  # before they are read
         self.service = Service(config, engines)
         app = build_app(self.service)
-        self._has_console = any(getattr(route, "path", "") == "/" for route in app.routes)
         self._listener = listener
         self._ready_file = ReadyFile(config.ready_file)
         self._health = health_process(config.host, config.health_port)
@@ -144,7 +143,7 @@ class ApiServer:
             log.info("replica at %s is ready", url)
         else:
             log.info("ready: %s", url)
-            show_way_in(url, self._has_console)
+            show_way_in(url)
 
     def _log_model(self) -> None:
         info = self.service.model.info

@@ -23,14 +23,12 @@ def start_screen() -> Iterator[Report]:
         yield report
 
 
-def show_way_in(url: str, has_console: bool) -> None:
+def show_way_in(url: str) -> None:
     """Print to a terminal how to talk to the server at `url`."""
     if is_watched():
         body = '{"messages": [{"role": "user", "content": "Hello!"}]}'
         print(f"talk to it: neuronserve chat --url {url}", file=sys.stderr)
         print(f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'", file=sys.stderr)
-        if has_console:
-            print(f"  console: {url}", file=sys.stderr)
 
 
 def is_watched() -> bool:
