@@ -56,6 +56,7 @@ LABEL org.opencontainers.image.title="neuronserve" \
 RUN mkdir -p /cache/kernels /cache/huggingface \
     && chgrp -R 0 /cache && chmod -R g=u /cache
 COPY --from=build /opt/venv /opt/venv
+COPY deploy/healthcheck.py /opt/healthcheck.py
 ENV PATH=/opt/venv/bin:$PATH \
     HOME=/tmp \
     XDG_CACHE_HOME=/cache \
@@ -72,6 +73,6 @@ USER 10001:0
 WORKDIR /tmp
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f\"http://127.0.0.1:{os.environ['NEURONSERVE_PORT']}/health/ready\", timeout=4)"]
+    CMD ["python", "/opt/healthcheck.py"]
 ENTRYPOINT ["neuronserve"]
 CMD ["serve"]

@@ -5,22 +5,25 @@ Pure records in rings of fixed size; adding a step costs about a microsecond, wh
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from ..server.api.telemetry.lifecycle import RequestLife
 from ..server.clock import NS
 from ..server.cost.charge_rate import ChargeRate
+from ..server.device.prices import usd_per_million
 from ..server.types import StepReport
+from .cost_window import CostWindow
 
 BIN_S = 0.1
 NUM_BINS = 600  # a minute, for each engine
 NUM_REQUESTS = 200
 NUM_LENGTHS = 10_000  # requests whose lengths are the traffic to plan for
-SAMPLE_S = 10.0
-NUM_SAMPLES = 361  # an hour
+SAMPLE_S = 1.0
+HOUR_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -92,6 +95,7 @@ class Totals:
     """Sums of all engines since the start."""
 
     time_s: float
+    wall_ns: int  # since the engines were ready
     busy_ns: int
     idle_ns: int
     num_prompt_tokens: int  # computed
@@ -100,58 +104,62 @@ class Totals:
 
     def since(self, before: Totals) -> Totals:
         """Return the difference; `time_s` is the time between."""
-        names = ("time_s", "busy_ns", "idle_ns", "num_prompt_tokens", "num_cached_tokens", "num_output_tokens")
-        return Totals(*(getattr(self, name) - getattr(before, name) for name in names))
+        return Totals(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
+
+    def towards(self, later: Totals, time_s: float) -> Totals:
+        """Return the sums at a time between these and `later`, as if they had grown evenly."""
+        share = (time_s - self.time_s) / (later.time_s - self.time_s)
+        grown = (
+            then + round(share * (now - then)) for now, then in zip(astuple(later)[1:], astuple(self)[1:], strict=True)
+        )
+        return Totals(time_s, *grown)
 
     @property
     def num_tokens(self) -> int:
         return self.num_prompt_tokens + self.num_cached_tokens + self.num_output_tokens
 
     def cost(self, rate: ChargeRate) -> dict[str, Any]:
-        """Return dollars of the time, and for a million tokens; null when no price is known or no token was served."""
-        whole_ns = self.busy_ns + self.idle_ns
-        busy, idle, unused = rate.usd(self.busy_ns), rate.usd(self.idle_ns), rate.unused_usd(whole_ns)
-        usd = None if busy is None or idle is None or unused is None else busy + idle + unused
+        """Return the tokens of a window, and its dollars as in `CostWindow`."""
+        window = CostWindow(rate, self.wall_ns, self.busy_ns, self.idle_ns, self.num_tokens)
         return {
             "seconds": self.time_s,
-            "busy_s": self.busy_ns / NS,
-            "idle_s": self.idle_ns / NS,
             "prompt_tokens": self.num_prompt_tokens,
             "cached_tokens": self.num_cached_tokens,
             "output_tokens": self.num_output_tokens,
-            "busy_usd": busy,
-            "idle_usd": idle,
-            "unused_cores_usd": unused,
-            "usd_per_million": _per_million(usd, self.num_tokens),
-            "busy_usd_per_million": _per_million(busy, self.num_tokens),
-            "usd_per_million_output": _per_million(usd, self.num_output_tokens),
+            **window.as_json(),
+            "usd_per_million_output_tokens": usd_per_million(window.usd, self.num_output_tokens),
         }
 
 
-def _per_million(usd: float | None, num_tokens: int) -> float | None:
-    return None if usd is None or not num_tokens else 1e6 * usd / num_tokens
-
-
 class TotalsHistory:
-    """Totals at intervals, for one hour."""
+    """Totals of the last hour, at most two a second.
+
+    Samples are needed while tokens come, when the last open request has ended, and at a look; between them the totals
+    grow evenly, or nothing but wall clock and idle time does.
+    """
 
     def __init__(self, first: Totals) -> None:
-        self._samples: deque[Totals] = deque([first], maxlen=NUM_SAMPLES)
+        self._samples: deque[Totals] = deque([first])
 
     def is_due(self, now: float) -> bool:
         """Return whether the last sample is old enough for another."""
         return now - self._samples[-1].time_s >= SAMPLE_S
 
     def add(self, totals: Totals) -> None:
-        self._samples.append(totals)
+        """Add a sample. It replaces one that is less than a period behind its predecessor."""
+        samples = self._samples
+        if len(samples) > 1 and samples[-1].time_s - samples[-2].time_s < SAMPLE_S:
+            samples.pop()
+        samples.append(totals)
+        while len(samples) > 1 and samples[1].time_s <= totals.time_s - HOUR_S:
+            samples.popleft()
 
-    def before(self, time_s: float) -> Totals:
-        """Return the last sample that is not after `time_s`; the oldest if all are."""
-        found = self._samples[0]
-        for sample in reversed(self._samples):
-            if sample.time_s <= time_s:
-                return sample
-        return found
+    def at(self, time_s: float) -> Totals:
+        """Return the totals at `time_s`; the first or the last sample if it is before or after all."""
+        later = bisect_right(self._samples, time_s, key=lambda sample: sample.time_s)
+        if later in (0, len(self._samples)):
+            return self._samples[max(0, later - 1)]
+        return self._samples[later - 1].towards(self._samples[later], time_s)
 
 
 @dataclass(slots=True)

@@ -58,10 +58,9 @@ def plan_part(question: Question, device: str) -> dict[str, Any]:
         report = _report(question, device)
     except DeviceMemoryError as error:
         return {"device": device, "rows": [], "why_none": str(error)}
-    verdicts = report.verdicts
     return {
         "device": device,
-        "rows": [_row(report, candidate, verdicts[candidate.place].outcome) for candidate in report.candidates],
+        "rows": [_row(report, candidate) for candidate in report.candidates],
         "demand": report.demand.as_json(),
         "calibration": report.calibration,
         "notes": [*report.notes],
@@ -89,7 +88,7 @@ def _workload(lengths: Lengths) -> Workload:
     return Workload(f"the last {len(lengths)} requests", arrival_ns, inputs, outputs)
 
 
-def _row(report: PlanReport, row: Candidate, runs: str) -> dict[str, Any]:
+def _row(report: PlanReport, row: Candidate) -> dict[str, Any]:
     price = row.at_rate[report.options.price_basis]
     known = row.known.as_json()
     return {
@@ -107,7 +106,9 @@ def _row(report: PlanReport, row: Candidate, runs: str) -> dict[str, Any]:
         "hourly_usd": None if price is None else price.hourly_usd,
         "misses": list(row.misses),
         "extrapolated": row.extrapolated,
-        "runs": runs,
+        "runs": row.running.runs,
+        "running": row.running.sentence,
+        "order": row.order(report.options.price_basis),
         "instances": row.instances,
         "provenance": known["provenance"],
         "nearest": known["nearest"],

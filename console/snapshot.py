@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -15,10 +16,10 @@ from ..server.device.catalog import instance
 from ..server.device.topology import neighbours
 from ..server.errors import RequestError
 from ..server.link.messages import BlockMap, EngineInfo, Tokens
-from .history import RequestHistory, StepHistory, Totals, TotalsHistory, request_row
+from .history import HOUR_S, RequestHistory, StepHistory, Totals, TotalsHistory, request_row
 
 MAX_OPEN = 256  # requests in one record; the others are only counted
-MINUTE_S, HOUR_S = 60.0, 3600.0
+MINUTE_S = 60.0
 
 
 class Recorder:
@@ -29,7 +30,7 @@ class Recorder:
         self.requests = RequestHistory()
         self._steps = [StepHistory() for _ in service.engine.clients]
         self._num_output_tokens = 0
-        self._totals = TotalsHistory(self.totals())
+        self._totals: TotalsHistory | None = None  # begins when the engines are ready
         for rank, client in enumerate(service.engine.clients):
             client.observe(partial(self._record, rank))
         service.telemetry.at_request_end.append(self._ended)
@@ -37,11 +38,25 @@ class Recorder:
     def _record(self, rank: int, tokens: Tokens) -> None:
         self._steps[rank].add(tokens.report)
         self._num_output_tokens += tokens.num_generated
-        if self._totals.is_due(tokens.report.time):
-            self._totals.add(self.totals())
+        if self._totals is None or self._totals.is_due(tokens.report.time):
+            self._sample_soon()
 
     def _ended(self, life: RequestLife) -> None:
         self.requests.add(life, self.service.served.rate)
+        self._sample_soon()
+
+    def _sample_soon(self) -> None:
+        """Take a sample when all observers have seen the present turn of the engine."""
+        asyncio.get_running_loop().call_soon(self._sample)
+
+    def _sample(self) -> tuple[Totals, TotalsHistory | None]:
+        """Return the totals up to now, and their history with them."""
+        now, accounts = self.totals(), self.service.telemetry.accounts
+        if accounts:
+            if self._totals is None:
+                self._totals = TotalsHistory(Totals(accounts[0].ready_s, 0, 0, 0, 0, 0, 0))
+            self._totals.add(now)
+        return now, self._totals
 
     def totals(self) -> Totals:
         """Return the sums up to now."""
@@ -50,6 +65,7 @@ class Recorder:
         reports = [client.report for client in service.engine.clients if client.report is not None]
         return Totals(
             time_s=service.clock.now(),
+            wall_ns=sum(account.wall_ns for account in accounts),
             busy_ns=sum(sum(account.busy_ns.values()) for account in accounts),
             idle_ns=sum(account.idle_ns for account in accounts),
             num_prompt_tokens=sum(account.num_tokens["prefill"] for account in accounts),
@@ -79,8 +95,7 @@ class Recorder:
     def live(self, from_bin: int, num_ended: int) -> dict[str, Any]:
         """Return the state: steps from bin `from_bin` on, and requests that ended after the first `num_ended`."""
         service = self.service
-        now = self.totals()
-        is_ready = bool(service.telemetry.accounts)
+        now, history = self._sample()
         open_requests = service.model.requests.open_requests if service.phase not in NOT_SERVING else []
         rows = [request_row(life, service.model.rate) for life in open_requests[:MAX_OPEN]]
         return {
@@ -93,7 +108,7 @@ class Recorder:
             "num_open": len(open_requests),
             "ended": self.requests.since(num_ended),
             "num_ended": self.requests.num_ended,
-            "cost": self._cost(now) if is_ready and service.phase not in NOT_SERVING else None,
+            "cost": None if history is None or service.phase in NOT_SERVING else self._cost(now, history),
         }
 
     def _engine(self, rank: int) -> dict[str, Any]:
@@ -110,12 +125,10 @@ class Recorder:
             found |= {name: getattr(report, name) for name in names}
         return found
 
-    def _cost(self, now: Totals) -> dict[str, Any]:
-        rate = self.service.model.rate
+    def _cost(self, now: Totals, history: TotalsHistory) -> dict[str, Any]:
         windows = {"minute": MINUTE_S, "hour": HOUR_S}
-        return {
-            name: now.since(self._totals.before(now.time_s - seconds)).cost(rate) for name, seconds in windows.items()
-        }
+        rate = self.service.model.rate
+        return {name: now.since(history.at(now.time_s - seconds)).cost(rate) for name, seconds in windows.items()}
 
 
 NOT_SERVING = frozenset({"loading", "draining", "dead"})

@@ -27,6 +27,9 @@ from .sweep import SweepOptions
 RESULT_DIR = "loadtest-results"
 
 
+PROG = "neuronserve bench serve"
+
+
 class _Parser(argparse.ArgumentParser):
     """Argument parser whose errors are one line."""
 
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return COMMANDS[arguments.pop("command")](arguments)
     except LoadTestError as error:
-        print(f"loadtests: error: {error}", file=sys.stderr)
+        print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_USAGE
 
 
@@ -120,7 +123,7 @@ def _session(arguments: dict[str, Any], scenario: Scenario) -> LoadSession:
 
 def _parser() -> _Parser:
     parser = _Parser(
-        prog="loadtests",
+        prog=PROG,
         description="Measure an OpenAI-compatible endpoint: latency, goodput and cost.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,6 +1,7 @@
 """Dollars per million tokens, in two accounts that are never mixed. Pure.
 
-measured: a machine's price and the wall time of the run. modelled: an emulated instance's price and the device seconds
+measured: a machine's price and the wall time of the run, which is what the instance costs in it; the machine is the
+emulated instance unless `price_per_hour` names another. modelled: an emulated instance's price and the device seconds
 that the server's cost model charged the requests (`usage.neuronserve.device_seconds`), if the server reports them. Wall
 time of an emulator and device seconds are different quantities.
 
@@ -17,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from ..server.device.prices import PRICE_BASES, PriceBasis
+from ..server.device.prices import HOUR_S, PRICE_BASES, PriceBasis, rent_usd, usd_per_million
 from ..server.workload.slo import Slo
 from .metrics import is_good
-from .rate import HOUR_S, HourRate
+from .rate import HourRate
 from .records import RequestRecord
 from .specs import PriceSpec
 
-MILLION = 1e6
 _FIT_MIN_REQUESTS = 8
 
 Account = dict[str, Any]
@@ -51,27 +51,43 @@ class TokenCounts:
 def per_million(usd: float, tokens: TokenCounts, spec: PriceSpec) -> dict[str, float | None]:
     """Return $/1M by kind of token, by the formula above; None without tokens."""
     weight = tokens.new_input + spec.cached_price_ratio * tokens.cached_input + spec.output_price_ratio * tokens.output
-    unit = _per_million(usd, weight)
+    unit = usd_per_million(usd, weight)
     total = tokens.new_input + tokens.cached_input + tokens.output
     return {
         "cost_per_million_input_tokens_usd": unit,
         "cost_per_million_cached_input_tokens_usd": None if unit is None else unit * spec.cached_price_ratio,
         "cost_per_million_output_tokens_usd": None if unit is None else unit * spec.output_price_ratio,
-        "cost_per_million_total_tokens_usd": _per_million(usd, total),
-        "cost_per_million_tokens_all_cost_on_output_usd": _per_million(usd, tokens.output),
-        "cost_per_million_good_output_tokens_usd": _per_million(usd, tokens.good_output or 0),
+        "cost_per_million_total_tokens_usd": usd_per_million(usd, total),
+        "cost_per_million_tokens_all_cost_on_output_usd": usd_per_million(usd, tokens.output),
+        "cost_per_million_good_output_tokens_usd": usd_per_million(usd, tokens.good_output or 0),
     }
 
 
-def measured(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpec, slo: Slo) -> Account:
-    """Return the account of wall time."""
-    if spec.price_per_hour is None:
-        return _not_available("no price_per_hour was given")
-    usd = spec.price_per_hour * duration_s / HOUR_S / spec.utilization
+def wall_usd(duration_s: float, spec: PriceSpec, rate: HourRate | str) -> tuple[float, str] | None:
+    """Return the dollars of `duration_s` of wall time, and whose price it is; None if no price is known."""
+    if spec.price_per_hour is not None:
+        usd = rent_usd(spec.price_per_hour, duration_s)
+        label = f"${spec.price_per_hour:g}/h ({spec.price_label or 'machine not stated'})"
+    elif isinstance(rate, HourRate):
+        usd = rent_usd(rate.usd_per_hour, duration_s, rate.num_instances)
+        label = f"the price of {rate.num_instances} x {rate.instance}, {rate.label}"
+    else:
+        return None
+    return usd / spec.utilization, label
+
+
+def measured(
+    records: Sequence[RequestRecord], duration_s: float, spec: PriceSpec, slo: Slo, rate: HourRate | str
+) -> Account:
+    """Return the account of wall time, at the given price of an hour or that of the emulated instance."""
+    found = wall_usd(duration_s, spec, rate)
+    if found is None:
+        return _not_available(f"no price_per_hour was given, and {rate}")
+    usd, label = found
     return {
         "available": True,
-        "basis": f"measured wall time at ${spec.price_per_hour:g}/h ({spec.price_label or 'machine not stated'})",
-        "price_per_hour_usd": spec.price_per_hour,
+        "basis": f"measured wall time at {label}",
+        "price_per_hour_usd": usd * spec.utilization / duration_s * HOUR_S,
         "seconds": duration_s,
         "utilization": spec.utilization,
         "usd": usd,
@@ -94,7 +110,7 @@ def modelled(
     tokens = TokenCounts.of(records, slo)
     return {
         "available": True,
-        "basis": f"modelled device time on {rate.instance}, {rate.basis} ${rate.usd_per_hour:g}/h {rate.source}",
+        "basis": f"modelled device time on {rate.instance}, {rate.label}",
         "instance": rate.instance,
         "price_basis": rate.basis,
         "price_per_hour_usd": rate.usd_per_hour,
@@ -136,10 +152,6 @@ def _at(rate: HourRate, basis: PriceBasis, seconds: float, rest: tuple[TokenCoun
         "price_date": price.date,
         **per_million(rate.usd(seconds, spec.utilization, price.usd), tokens, spec),
     }
-
-
-def _per_million(usd: float, tokens: float) -> float | None:
-    return usd / tokens * MILLION if tokens else None
 
 
 def _not_available(reason: str) -> Account:

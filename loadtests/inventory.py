@@ -13,6 +13,7 @@ class Device(msgspec.Struct):
     instance: str
     num_cores: Annotated[int, msgspec.Meta(ge=1)]
     tensor_parallel_size: Annotated[int, msgspec.Meta(ge=1)]
+    num_instances: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 class InstancePrice(msgspec.Struct):

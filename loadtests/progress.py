@@ -12,8 +12,8 @@ from typing import TextIO
 
 import numpy as np
 
-from .cost import TokenCounts, per_million
-from .rate import HOUR_S, HourRate, rate_of
+from .cost import TokenCounts, per_million, wall_usd
+from .rate import HourRate, rate_of
 from .records import RequestRecord
 from .specs import PriceSpec
 
@@ -31,12 +31,11 @@ class Progress:
         self._start: float | None = None
         self._done = self._failed = 0
         self._prompt = self._cached = self._output = 0
-        self._device_seconds: float | None = 0.0
         self._ttft: deque[float] = deque(maxlen=RECENT)
         self._tpot: deque[float] = deque(maxlen=RECENT)
 
     def use_rate(self, rate: HourRate | str) -> None:
-        """Set the price of the server's device seconds, or the reason why there is none."""
+        """Set the price of the server's instance, or the reason why there is none."""
         self._rate = rate
 
     def note(self, record: RequestRecord) -> None:
@@ -52,9 +51,6 @@ class Progress:
         self._prompt += record.prompt_tokens
         self._cached += record.cached_tokens
         self._output += record.output_tokens
-        if self._device_seconds is not None:
-            seconds = record.device_seconds
-            self._device_seconds = None if seconds is None else self._device_seconds + seconds
         if record.ttft_s is not None:
             self._ttft.append(record.ttft_s)
         if (tpot := record.tpot_s) is not None:
@@ -72,16 +68,12 @@ class Progress:
         )
 
     def _cost(self, elapsed_s: float) -> str:
-        """Return $/1M output tokens so far: of modelled time if the server reports it, else of wall time."""
-        spec = self._price
-        if isinstance(self._rate, HourRate) and self._device_seconds:
-            usd = self._rate.usd(self._device_seconds, spec.utilization)
-        elif spec.price_per_hour is not None:
-            usd = spec.price_per_hour * elapsed_s / HOUR_S / spec.utilization
-        else:
+        """Return $/1M output tokens so far, of wall time."""
+        found = wall_usd(elapsed_s, self._price, self._rate)
+        if found is None:
             return ""
         tokens = TokenCounts(self._prompt - self._cached, self._cached, self._output, None)
-        price = per_million(usd, tokens, spec)["cost_per_million_output_tokens_usd"]
+        price = per_million(found[0], tokens, self._price)["cost_per_million_output_tokens_usd"]
         return "" if price is None else f", ${price:.3g}/1M out"
 
 

@@ -1,4 +1,4 @@
-"""Price of an hour of modelled device time: by the flags, else by the server's inventory. Pure."""
+"""Price of an hour of the emulated instance: by the flags, else by the server's inventory. Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from dataclasses import dataclass
 
 from ..server.config import CatalogConfig
 from ..server.device.catalog import Instance, load_catalog
-from ..server.device.prices import Price, PriceBasis, Prices
+from ..server.device.prices import Price, PriceBasis, Prices, rent_usd
 from ..server.errors import DeviceError, SettingsError
 from .errors import SpecError
 from .inventory import Inventory
 from .specs import PriceSpec
 
-HOUR_S = 3600.0
-
 
 @dataclass(frozen=True, slots=True)
 class HourRate:
-    """Price of an hour of the modelled instance, and the share of the instance that device seconds refer to."""
+    """Price of an hour of the instance, and the share of it that device seconds refer to."""
 
     instance: str
     basis: str  # on_demand, reserved, spot, or given
@@ -25,11 +23,15 @@ class HourRate:
     source: str  # source of the price, with its date
     share: float
     prices: Prices | None  # all prices in the catalogue; None: unknown instance
+    num_instances: int = 1
 
     def usd(self, seconds: float, utilization: float, usd_per_hour: float | None = None) -> float:
         """Return the dollars of `seconds` of device time, at the rate or at another hourly price."""
-        hourly = self.usd_per_hour if usd_per_hour is None else usd_per_hour
-        return hourly * self.share * seconds / HOUR_S / utilization
+        return rent_usd(self.usd_per_hour if usd_per_hour is None else usd_per_hour, seconds, self.share) / utilization
+
+    @property
+    def label(self) -> str:
+        return f"{self.basis} ${self.usd_per_hour:g}/h {self.source}"
 
 
 def rate_of(spec: PriceSpec, inventory: Inventory | None) -> HourRate | str:
@@ -47,11 +49,11 @@ def rate_of(spec: PriceSpec, inventory: Inventory | None) -> HourRate | str:
         price = _price_of(part, basis)
         source = f"in {spec.region} of {price.date} ({price.source})"
         return HourRate(name, basis, price.usd, source, share, part.prices)
-    stated = inventory.price
+    stated, count = inventory.price, inventory.device.num_instances
     if stated.usd_per_hour is None:
         return f"the server has no price of {name}: {stated.source}"
     source = f"by the server's inventory{f' of {stated.date}' if stated.date else ''} ({stated.source})"
-    return HourRate(name, stated.basis, stated.usd_per_hour, source, share, _catalogued(name, spec))
+    return HourRate(name, stated.basis, stated.usd_per_hour, source, share, _catalogued(name, spec), count)
 
 
 def find_instance(name: str, spec: PriceSpec) -> Instance:

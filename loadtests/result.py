@@ -34,7 +34,7 @@ def make_result(measurement: Measurement) -> dict[str, Any]:
     scenario, outcome = measurement.scenario, measurement.outcome
     records, duration_s = outcome.records, outcome.duration_s
     accounts = {
-        "measured": cost.measured(records, duration_s, scenario.price, scenario.slo),
+        "measured": cost.measured(records, duration_s, scenario.price, scenario.slo, measurement.rate),
         "modelled": cost.modelled(records, duration_s, scenario.price, scenario.slo, measurement.rate),
     }
     complaint = outcome.lag.complaint(scenario.run.max_lag_ms)
@@ -130,12 +130,14 @@ def cpu_model() -> str:
 
 
 def _headline(accounts: dict[str, cost.Account]) -> dict[str, Any]:
-    """Return the two headline figures: of modelled time if available, else of wall time; `cost_basis` names it."""
-    names = ("cost_per_million_input_tokens_usd", "cost_per_million_output_tokens_usd")
-    for name in ("modelled", "measured"):
-        if accounts[name]["available"]:
-            return {"cost_basis": accounts[name]["basis"], **{key: accounts[name][key] for key in names}}
-    return {"cost_basis": None, **dict.fromkeys(names)}
+    """Return the headline figures: what the instance costs in the run over its tokens, and the modelled ones beside."""
+    names = [f"cost_per_million_{kind}_tokens_usd" for kind in ("input", "output", "total")]
+    wall, device = accounts["measured"], accounts["modelled"]
+    return {
+        "cost_basis": wall.get("basis"),
+        **{name: wall.get(name) for name in names},
+        **{f"modelled_{name}": device.get(name) for name in names},
+    }
 
 
 def _spread(values: list[int]) -> dict[str, float] | None:

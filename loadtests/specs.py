@@ -105,10 +105,10 @@ class ArrivalSpec(Spec, frozen=True):
 
 
 class PriceSpec(Spec, frozen=True):
-    """Price of an hour: of the emulated instance, for modelled time; of the machine that served, for wall time."""
+    """Price of an hour: of the emulated instance, or of another machine that served, for wall time."""
 
     instance: Annotated[
-        str | None, Meta(description="emulated instance, for the cost of modelled device time (default: the server's)")
+        str | None, Meta(description="emulated instance, whose price is paid (default: the server's)")
     ] = None
     price_basis: Annotated[
         PriceBasis | None,
@@ -124,7 +124,7 @@ class PriceSpec(Spec, frozen=True):
         Meta(description="share of the instance that this server occupies (default: by its inventory, or 1)"),
     ] = None
     price_per_hour: Annotated[
-        float | None, Meta(description="USD an hour of the machine that serves, for the cost of wall time")
+        float | None, Meta(description="USD an hour of wall time (default: the price of the emulated instance)")
     ] = None
     price_label: Annotated[str | None, Meta(description="name of that machine, and the source of its price")] = None
     output_price_ratio: Annotated[float, Meta(description="price of an output token in input tokens")] = 4.0

@@ -56,8 +56,11 @@ def run_plan(
     view: View,
     trace: Workload | None = None,
     emission: Emission | None = None,
-) -> None:
-    """Plan, simulate the first row, and print. Raises the errors of `plan`, `confirmed` and `emit`."""
+) -> int:
+    """Plan, simulate the first row, and print; return 1 if no row holds the limits, else 0.
+
+    Raises the errors of `plan`, `confirmed` and `emit`.
+    """
     report = confirmed(plan(options, trace))
     console = _console(is_wide=view.wide)
     console.print(plan_table.render(report, console.width, view.wide), crop=False)
@@ -76,14 +79,16 @@ def run_plan(
     if emission is not None:
         for path in emit(report, emission):
             print(f"written: {path}")
+    return int(report.best is None)
 
 
-def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -> None:
-    """Plan an encoder and print. Raises the errors of `plan_encoder`."""
+def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -> int:
+    """Plan an encoder and print; return 1 if no row holds the limits, else 0. Raises the errors of `plan_encoder`."""
     report = plan_encoder(options)
     console = _console(is_wide=view.wide)
     console.print(encoder_table.render(report, console.width), crop=False)
     write_report(json_file, report.as_json())
+    return int(not report.rows[0].meets_slo)
 
 
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
+from ..server.device.prices import rent_usd
 from ..server.models.tensors import num_params
 from ..server.typed_json import decode
 from .plan.report import PlanReport
@@ -51,7 +52,7 @@ class Reference:
 
     def usd_per_million(self) -> float:
         """Return dollars for a million output tokens by the on-demand price of the whole instance."""
-        return _usd_per_million(prices().hourly_usd[self.instance], self.output_tokens_s)
+        return rent_usd(prices().hourly_usd[self.instance], 1e6 / self.output_tokens_s)
 
     def as_json(self) -> dict[str, Any]:
         """Return the row with its instance's dollars an hour."""
@@ -134,7 +135,7 @@ def _planned(report: PlanReport) -> Iterator[str]:
     price = best.at_rate[options.price_basis]
     usd = None if price is None else price.hourly_usd / best.instances
     yield "-" if usd is None else f"{usd:.2f}"
-    yield "-" if usd is None else f"{_usd_per_million(usd, best.output_tokens_s):.2f}"
+    yield "-" if usd is None else f"{rent_usd(usd, 1e6 / best.output_tokens_s):.2f}"
     yield "-"
 
 
@@ -146,7 +147,3 @@ def _published(row: Reference) -> Iterator[str]:
 
 def _numbers(*values: float | None) -> Iterator[str]:
     return ("-" if value is None else f"{value:,.1f}".removesuffix(".0") for value in values)
-
-
-def _usd_per_million(hourly_usd: float, tokens_s: float) -> float:
-    return hourly_usd / (tokens_s * 3600) * 1e6

@@ -93,7 +93,27 @@ def test_bench_serve_is_the_load_test_program(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as end:
         main(["bench", "serve", "--help"])
     assert end.value.code == 0
-    assert "loadtests" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("usage: neuronserve bench serve ")
+    with pytest.raises(SystemExit):
+        main(["bench", "serve", "--nonsense"])
+    assert capsys.readouterr().err.startswith("neuronserve bench serve")
+
+
+@pytest.mark.parametrize(
+    ("argv", "answer"),
+    [
+        (["serv"], "neuronserve: error: there is no command 'serv': did you mean serve? (see neuronserve --help)\n"),
+        (["bench", "latncy"], "neuronserve bench: error: there is no command 'latncy': did you mean latency? (see "),
+        (["xyzzy"], "neuronserve: error: there is no command 'xyzzy' (see neuronserve --help)\n"),
+    ],
+)
+def test_a_misspelt_command_is_answered_by_the_nearest(
+    argv: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(argv)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith(answer)
 
 
 def test_unknown_flags_of_other_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ def commands(page: Path, program: str) -> Iterator[str]:
 def page_of(command: str) -> str:
     """Return the output of the command's --help, with the advanced settings."""
     with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit) as ended:
-        main([*command.split(), "--help", "--advanced"])
+        main([*command.split(), "--help", "--help-all"])
     assert ended.value.code == 0
     return out.getvalue()
 

@@ -23,7 +23,7 @@ from neuronserve.server.config.offload import OffloadConfig
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.media.config import MediaConfig
 from neuronserve.server.settings.base import Settings
-from neuronserve.server.settings.help_groups import HEADINGS
+from neuronserve.server.settings.help_groups import ADVANCED, GROUPS, HEADINGS
 from neuronserve.server.settings.model import DEFAULT_MODEL
 from neuronserve.server.settings.serve import ServeSettings
 from neuronserve.server.settings.sources import load_settings
@@ -359,14 +359,24 @@ def test_the_type_of_the_kv_cache_reaches_the_engine() -> None:
         load("--kv-cache-dtype", "fp4")
 
 
-def test_the_help_shows_what_most_users_meet_and_the_rest_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_shows_what_most_users_meet_and_the_rest_when_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
     def shown(*argv: str) -> str:
         with pytest.raises(SystemExit):
-            main(["serve", "--help", *argv])
+            main(["serve", *argv])
         return capsys.readouterr().out
 
-    few, all_of_them = shown(), shown("--advanced")
-    assert "--tensor-parallel-size" in few
+    few, all_of_them = shown("--help"), shown("--help-all")
+    assert len(few.splitlines()) <= 60, "one screen"
+    assert max(map(len, few.splitlines())) <= 80
+    for heading, names in GROUPS.items():
+        assert (f"\n{heading}:\n" in few) == (heading != ADVANCED)
+        assert f"\n{heading}:\n" in all_of_them
+        for name in names if heading != ADVANCED else ():
+            assert ("[MODEL]" if name == "model" else f"  --{name.replace('_', '-')} ") in few, name
     assert "--block-size" not in few
     for name in ServeSettings.model_fields:
         flag = "MODEL" if name == "model" else f"--{name.replace('_', '-')}"

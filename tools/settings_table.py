@@ -11,7 +11,7 @@ from neuronserve.testkit.settings.faults import FaultyServeSettings
 
 
 def table() -> str:
-    """Return one table for each heading of `serve --help --advanced`."""
+    """Return one table for each heading of `serve --help-all`."""
     fields = FaultyServeSettings.model_fields
     return "\n".join(line for heading, names in GROUPS.items() for line in _section(heading, names, fields))
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from textwrap import shorten
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from neuronserve.server.settings.help_groups import ADVANCED_FLAG
+from neuronserve.server.settings.help_groups import ALL_FLAG
 
 if TYPE_CHECKING:
     from neuronserve.server.link.handle import EngineMain
@@ -17,10 +20,34 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound="Settings")
 
 
+HELP_COLUMN, MOST_METAVAR = 32, 14
+
+
+class BriefHelp(argparse.HelpFormatter):
+    """Help of one line a flag: its first form, its value, and the beginning of its description."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=HELP_COLUMN)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        name = action.option_strings[-1] if action.option_strings[0] == "-h" else action.option_strings[0]
+        value = "" if action.nargs == 0 else f" {action.metavar or ''}"
+        return name + (value if len(value) <= MOST_METAVAR and "{" not in value else " NAME")
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        first = re.split(r"[;(]|: ", text, maxsplit=1)[0].strip()
+        return [shorten(first, width, placeholder=" ...")]
+
+
 class Parser(argparse.ArgumentParser):
     """Parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
+        if unknown := re.match(r"argument (COMMAND|WHAT): invalid choice: '(.*)' \(choose from (.*)\)$", message):
+            near = get_close_matches(unknown[2], re.findall(r"[\w-]+", unknown[3]), 1)
+            message = f"there is no command {unknown[2]!r}{''.join(f': did you mean {name}?' for name in near)}"
         print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
 
@@ -49,17 +76,19 @@ class Call:
             from neuronserve.cli.every import refuse_misspelt
 
             refuse_misspelt(suspects)
-        settings = load_settings(kind, self.argv, self.parser(kind.has_headings))
+        is_brief = kind.has_headings and ALL_FLAG not in self.argv
+        settings = load_settings(kind, self.argv, self.parser(kind.has_headings, is_brief))
         settings.put_in_force()
         for notice in settings.notices:
             print(f"neuronserve: {notice}", file=sys.stderr)
         return settings
 
-    def parser(self, has_advanced: bool = False) -> Parser:
+    def parser(self, has_advanced: bool = False, is_brief: bool = False) -> Parser:
         """Return a parser without arguments. Its help says where values come from, and how to see advanced settings."""
+        formatter = BriefHelp if is_brief else argparse.HelpFormatter
         where = "Each setting can also come from NEURONSERVE_<NAME> or the --config file."
-        more = f" With {ADVANCED_FLAG}, --help lists the advanced settings too." if has_advanced else ""
+        more = f" {ALL_FLAG} lists all of them in full." if has_advanced else ""
         description = f"{self.what[0].upper()}{self.what[1:]}. {where}{more}"
         prog = f"neuronserve {self.name}"
-        usage = f"{prog} [MODEL] [--help [{ADVANCED_FLAG}]] [flags]" if has_advanced else None
-        return Parser(prog=prog, usage=usage, description=description, allow_abbrev=False)
+        usage = f"{prog} [MODEL] [--help | {ALL_FLAG}] [flags]" if has_advanced else None
+        return Parser(prog=prog, usage=usage, description=description, allow_abbrev=False, formatter_class=formatter)

@@ -22,13 +22,14 @@ def serve(call: Call) -> None:
 
     leave_when_interrupted()
     gc.disable()  # until the server has loaded: saves a tenth of the import time
-    if not {"-h", "--help"}.intersection(call.argv):
+    if not {"-h", "--help", "--help-all"}.intersection(call.argv):
         start_fork_server()
     from neuronserve.cli.real_device import check_serve
-    from neuronserve.cli.serve import serve_alone, serve_settings
+    from neuronserve.cli.serve import require_files, serve_alone, serve_settings
 
     settings = call.settings(serve_settings())
     settings.require_price()
+    require_files(settings)
     model_path = check_serve(settings, partial(_model_path, settings))
     if settings.replicas > 1:
         from neuronserve.cli.replicas import serve_replicas
@@ -170,7 +171,7 @@ def observe(call: Call) -> None:
     run_observe(label, runs, deployment, settings.output)
 
 
-def plan(call: Call) -> None:
+def plan(call: Call) -> int:
     """Find instance, parallel degree, dtype and batch that meet the limits, with their cost."""
     from neuronserve.planner.command import run_encoder_plan, run_plan
     from neuronserve.planner.settings.plan import PlanSettings
@@ -182,13 +183,12 @@ def plan(call: Call) -> None:
 
         in_force = InForce(settings.catalog_config, settings.calibration_file)
         run_planner(in_force, settings.model, settings.host, settings.port)
-        return
+        return 0
     if settings.is_encoder:
-        run_encoder_plan(settings.encoder_options, settings.json_file, settings.view)
-        return
+        return run_encoder_plan(settings.encoder_options, settings.json_file, settings.view)
     trace = settings.recorded
     files = settings.json_file, settings.picture
-    run_plan(settings.options(trace), *files, settings.view, trace, settings.emission)
+    return run_plan(settings.options(trace), *files, settings.view, trace, settings.emission)
 
 
 def simulate(call: Call) -> None:

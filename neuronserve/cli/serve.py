@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neuronserve.server.errors import SettingsError
 from neuronserve.server.settings.serve import ServeSettings
 
 if TYPE_CHECKING:
     import socket
-    from pathlib import Path
 
     from neuronserve.server.api.addition import Addition
     from neuronserve.server.link.handle import EngineMain
@@ -28,6 +29,19 @@ def serve_settings() -> type[ServeSettings]:
     from neuronserve.testkit.settings.faults import FaultyServeSettings
 
     return FaultyServeSettings
+
+
+def require_files(settings: ServeSettings) -> None:
+    """Raise SettingsError for a chat template or an adapter that is not there, before a model is loaded."""
+    adapters = settings.lora_config.modules if settings.lora_config else ()
+    files = [("--lora-modules", Path(module.path) / "adapter_config.json") for module in adapters]
+    if settings.chat_template is not None and "{" not in settings.chat_template:
+        files.append(("--chat-template", Path(settings.chat_template)))
+    for flag, path in files:
+        try:
+            path.stat()
+        except OSError as error:
+            raise SettingsError(f"{flag}: cannot read {str(path)!r}: {error.strerror}") from error
 
 
 def additions_of(settings: ServeSettings) -> tuple[Addition, ...]:

@@ -13,6 +13,7 @@ from ...server.errors import SettingsError
 from ...server.models.tensors import num_params
 from ..plan.check import prefill_buckets
 from ..plan.report import Candidate, PlanReport, TokenPrice
+from ..plan.running import NOT_ASKED, Running
 from ..plan.weight_types import COMPARED, WeightDtype
 
 MODEL = "<MODEL>"  # placeholder if a plan knows only the dimensions of the model
@@ -38,7 +39,7 @@ class Promise:
     misses: tuple[str, ...]
     extrapolated: str  # why no measurement supports the times
     calibration: str
-    known_failure: str = ""  # report that a real accelerator does not run it
+    running: Running = NOT_ASKED  # whether a real accelerator runs it
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def _promise(report: PlanReport, candidate: Candidate) -> Promise:
         cost=candidate.at_rate[options.price_basis],
         misses=candidate.misses,
         extrapolated=candidate.extrapolated,
-        known_failure=candidate.known_failure,
+        running=candidate.running,
         calibration=report.calibration,
     )
 

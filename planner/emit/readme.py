@@ -78,8 +78,8 @@ def _promise(d: Deployment) -> Iterator[str]:
         yield f"\n**The limits are not held**: {'; '.join(p.misses)}."
     if p.extrapolated:
         yield f"\n**Extrapolated**: {p.extrapolated}."
-    if p.known_failure:
-        yield f"\n**Known not to run on a real accelerator**: {p.known_failure}."
+    if p.running.reason:
+        yield f"\n**Will it run?** {p.running.sentence}"
 
 
 def _files(files: Rendered) -> Iterator[str]:

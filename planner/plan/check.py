@@ -14,6 +14,7 @@ from ...server.config.speculation import SpeculationConfig
 from ...server.cost.speculation import Speculation
 from ...server.cost.stacks import STACKS
 from ...server.device.catalog import instance
+from ...server.device.prices import rent_usd
 from ...server.errors import DeviceError
 from ...server.workload.arrivals import Arrivals
 from ...server.workload.lengths import LengthRange
@@ -159,7 +160,7 @@ class ServiceFigures:
             output_tokens_s=rate * tokens.output_tokens,
             usd_per_million_tokens=None
             if hourly_usd is None
-            else 1e6 * hourly_usd / (rate * tokens.total_tokens * 3600),
+            else rent_usd(hourly_usd, 1e6 / (rate * tokens.total_tokens)),
         )
 
 

@@ -10,7 +10,6 @@ Trinity/README.md of github.com/aws-neuron/neuronx-distributed-inference at 4bcd
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ...server.cost.shape import STORED_BYTES
@@ -25,7 +24,6 @@ from ...server.models.tensors import num_params
 from ...server.placement.core_share import lora_bytes
 from ...server.placement.footprint import Footprint, ServingShape, StepLimits
 from .options import Buckets, KVDtype, PlanOptions
-from .report import Candidate
 from .weight_types import QUANTIZATION, WeightDtype
 
 BLOCK_SIZE = 32  # the server's default
@@ -128,20 +126,12 @@ def why_not_loaded(model: ModelSpec, dtype: WeightDtype, part: Instance, count: 
     )
 
 
-def loading_notes(
-    model: ModelSpec, options: PlanOptions, parts: Iterable[Instance], rows: Iterable[Candidate]
-) -> Iterator[str]:
-    """Yield warnings of hosts that hold one copy of the weights but may lack the further memory of loading."""
-    if options.save_sharded_checkpoint:
-        return
-    host_bytes = {part.name: part.memory_per_host_bytes for part in parts}
-    tight: dict[str, set[str]] = {}
-    for row in rows:
-        needed = checkpoint_bytes(model, row.dtype) / row.instances_per_replica
-        if needed * KILLED_SHARE > host_bytes[row.device]:
-            tight.setdefault(row.device, set()).add(f"{row.dtype} ({needed / 1e9:.1f} GB)")
-    for device, types in tight.items():
-        yield (
-            f"{device}: its host may be too small to load weights in {' or '.join(sorted(types))}: loading 12 GB was "
-            "killed at 15.3 GB on a host of 16 GiB; sharded elsewhere (save_sharded_checkpoint), they loaded"
-        )
+def tight_host(model: ModelSpec, dtype: WeightDtype, part: Instance, count: int, options: PlanOptions) -> str:
+    """Return why hosts that hold one copy of the weights may lack the further memory of loading; empty if not."""
+    needed = checkpoint_bytes(model, dtype) / count
+    if options.save_sharded_checkpoint or needed * KILLED_SHARE <= part.memory_per_host_bytes:
+        return ""
+    return (
+        f"the host of {part.name} may be too small to load {needed / 1e9:.1f} GB of weights: loading 12 GB was killed "
+        "at 15.3 GB on a host of 16 GiB; sharded elsewhere (save_sharded_checkpoint), they loaded"
+    )

@@ -19,15 +19,41 @@ COMMAND_WIDTH = 76  # longest line of the command, for a terminal of 80 columns
 MOST_ENGINES = 64  # of the server's settings
 
 
-def sentence(report: PlanReport) -> str:
-    """Return the first row with its evidence; if no row holds the limits, also the limits that the first misses."""
-    row = report.candidates[0]
-    behind = f"TPOT {evidence(row.known.decode)}; TTFT {evidence(row.known.prefill)}."
-    if row.known_failure:
-        behind += f" A real accelerator is known not to run it: {row.known_failure}."
+def first_lines(report: PlanReport) -> Iterator[str]:
+    """Yield what to take, then whether it runs and its blockers, then its times with the evidence.
+
+    If no row holds the limits, the first line has those that the first row misses.
+    """
+    row, known = report.candidates[0], report.candidates[0].known
     if row.meets_slo:
-        return f"Take {_figures(report, row)}. {verdict(report, row)} {behind}"
-    return f"No configuration holds the limits. The first ({'; '.join(row.misses)}): {_figures(report, row)}. {behind}"
+        yield f"Take {_shape(report, row)}: {_cost(report, row)}."
+    else:
+        misses = "; ".join(row.misses)
+        yield f"No configuration holds the limits. The first ({misses}): {_shape(report, row)}: {_cost(report, row)}."
+    yield row.running.sentence
+    times = (
+        f"TTFT {milliseconds(row.ttft_s)} ms (P10-P90 {band(*known.ttft_s)}), TPOT {milliseconds(row.tpot_s)} ms "
+        f"({band(*known.tpot_s)})."
+    )
+    simulation = f" {verdict(report, row)}" * row.meets_slo
+    yield f"{times}{simulation} TPOT {evidence(known.decode)}; TTFT {evidence(known.prefill)}."
+    if other := _cheaper(report, row):
+        yield f"Cheaper, but less is known: {_shape(report, other)}: {_cost(report, other)}. {other.running.sentence}"
+
+
+def _cheaper(report: PlanReport, row: Candidate) -> Candidate | None:
+    """Return the cheapest row within the limits that is cheaper than the first, but for a reported failure."""
+    basis = report.options.price_basis
+    price = row.at_rate[basis]
+    if price is None or not row.meets_slo:
+        return None
+    others = [
+        (found.hourly_usd, i)
+        for i, other in enumerate(report.candidates)
+        if other.meets_slo and other.running.runs != "no" and (found := other.at_rate[basis]) is not None
+    ]
+    usd, first = min(others, default=(price.hourly_usd, 0))
+    return report.candidates[first] if usd < price.hourly_usd else None
 
 
 def verdict(report: PlanReport, row: Candidate) -> str:
@@ -50,19 +76,18 @@ def evidence(known: Band) -> str:
     return f"{how}: {rows}, nearest {known.nearest}" if known.nearest else how
 
 
-def _figures(report: PlanReport, row: Candidate) -> str:
-    price, known = row.at_rate[report.options.price_basis], row.known
+def _cost(report: PlanReport, row: Candidate) -> str:
+    price = row.at_rate[report.options.price_basis]
+    if price is None:
+        return f"no price is known{_counts(row)}"
+    return f"${dollars(price.hourly_usd)} an hour, ${figure(price.output_usd)} per 1M output tokens{_counts(row)}"
+
+
+def _shape(report: PlanReport, row: Candidate) -> str:
     stages = f" x PP{row.pp}" * (row.pp > 1)
-    cost = "no price is known"
-    if price is not None:
-        cost = f"${dollars(price.hourly_usd)} an hour, ${figure(price.output_usd)} per 1M output tokens"
     label, each = report.label(row), row.instances_per_replica
     places = f"{row.instances // each} x {f'({label})' if each > 1 else label}"
-    return (
-        f"{places}, each {row.dp} x TP{row.tp}{stages} of {row.batch} slots in {row.dtype} on "
-        f"{row.stack}: TTFT {milliseconds(row.ttft_s)} ms (P10-P90 {band(*known.ttft_s)}), "
-        f"TPOT {milliseconds(row.tpot_s)} ms ({band(*known.tpot_s)}), {cost}{_counts(row)}"
-    )
+    return f"{places}, each {row.dp} x TP{row.tp}{stages} of {row.batch} slots in {row.dtype} on {row.stack}"
 
 
 def _counts(row: Candidate) -> str:

@@ -14,12 +14,14 @@ from ...server.config.formats import StackName
 from ...server.cost.evidence import Provenance
 from ...server.device.instances import Instance
 from ...server.device.prices import DEFAULT_REGION, PRICE_BASES, PriceBasis, regions_with
-from ...server.device.support import Question, Verdict, answer, last_release
+from ...server.device.support import Verdict
 from ...server.models.spec import ModelSpec
 from ...server.models.tensors import num_params
 from .demand import Demand
 from .known import Known
+from .memory import tight_host
 from .options import Buckets, PlanOptions
+from .running import NOT_ASKED, Place, Running, question_of, running_of, verdict_on
 from .weight_types import WeightDtype
 
 BOUGHT_BASES: tuple[PriceBasis, ...] = ("on_demand", "reserved")  # a missing spot price is not reported
@@ -109,7 +111,7 @@ class Candidate:
     lnc: int = 1  # physical NeuronCores in a logical one
     instances_per_replica: int = 1
     tokens_per_step: float = 1.0  # tokens of a slot in a decode step: more than one with speculative decoding
-    known_failure: str = ""  # report that a real accelerator does not run it, with error, source and date
+    running: Running = NOT_ASKED  # whether a real accelerator runs it
     simulated: Simulated | None = None  # of the first row
 
     @property
@@ -117,9 +119,9 @@ class Candidate:
         return not self.misses
 
     @property
-    def place(self) -> tuple[str, int, int]:
-        """Device, TP and PP."""
-        return self.device, self.tp, self.pp
+    def place(self) -> Place:
+        """Device, TP, PP and weights."""
+        return self.device, self.tp, self.pp, self.dtype
 
     @property
     def places(self) -> int:
@@ -137,17 +139,19 @@ class Candidate:
         return inf if price is None or most is None else price.hourly_usd / self.instances * most
 
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
-        """Return the sort key: limits first, then no known failure, then priced, then cost, then its 90th percentile.
+        """Return the sort key: limits, no known failure, a price, what is known to run, cost, its 90th percentile.
 
         The cost is that of the instances at the quantile `sized_at`, which is the slow end of the band for a row
         without measurements: it comes first only if it wins even so.
         """
         price = self.at_rate[basis]
-        cost = (1, 0.0) if price is None else (0, price.hourly_usd)
+        cost = 0.0 if price is None else price.hourly_usd
         return (
             not self.meets_slo,
-            bool(self.known_failure),
-            *cost,
+            self.running.runs == "no",
+            price is None,
+            self.running.rank,
+            cost,
             self.sure_hourly_usd(basis),
             _RANK[self.known.provenance],
             self.tpot_s,
@@ -214,12 +218,10 @@ class PlanReport:
         return " ".join(words)
 
     @property
-    def verdicts(self) -> dict[tuple[str, int, int], Verdict]:
-        """Reports of the model on the real accelerator, by device, TP and PP of all candidates."""
-        return {place: self._verdict(*place) for place in dict.fromkeys(row.place for row in self.candidates)}
-
-    def _verdict(self, device: str, tp: int, pp: int) -> Verdict:
-        return verdict_on(self.options, self.buckets, self.part(device), tp, pp)
+    def verdicts(self) -> dict[Place, Verdict]:
+        """Reports of the model on the real accelerator, by the places of all candidates."""
+        places = dict.fromkeys(row.place for row in self.candidates)
+        return {place: verdict_on(self.options, self.buckets, self.part(place[0]), place) for place in places}
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for JSON: seconds, bytes, dollars; null means "not known"."""
@@ -233,30 +235,28 @@ class PlanReport:
             "prices": {part.name: asdict(part.prices) for part in self.parts},
             "candidates": [row.as_json() | {"runs": known[row.place].outcome} for row in self.candidates],
             "will_run": [
-                {"device": device, "tp": tp, "pp": pp} | found.as_json() for (device, tp, pp), found in known.items()
+                dict(zip(("device", "tp", "pp", "dtype"), place, strict=True)) | found.as_json()
+                for place, found in known.items()
             ],
             "excluded": [asdict(entry) for entry in self.excluded],
             "notes": list(self.notes),
         }
 
 
-def verdict_on(options: PlanOptions, buckets: Buckets, part: Instance, tp: int, pp: int) -> Verdict:
-    """Return what is known of the model on the real accelerator, in `pp` stages of `tp` cores."""
-    features = (*("pipeline_parallelism",) * (pp > 1), *options.features)
-    release, stack = last_release(part.chip.name), options.stack_on(part).name
-    return answer(Question(options.model, part, tp, release, features, buckets.decode, stack))
-
-
-def with_known_failures(
-    candidates: Iterable[Candidate], options: PlanOptions, buckets: Buckets, parts: Iterable[Instance]
+def with_verdicts(
+    candidates: Iterable[Candidate], model: ModelSpec, options: PlanOptions, buckets: Buckets, parts: Iterable[Instance]
 ) -> list[Candidate]:
-    """Return `candidates`, those that a real accelerator is reported not to run with the first report."""
-    rows, of_name = list(candidates), {part.name: part for part in parts}
-    failures = {
-        place: verdict_on(options, buckets, of_name[place[0]], *place[1:]).failures
-        for place in dict.fromkeys(row.place for row in rows)
-    }
-    return [replace(row, known_failure=str(found[0])) if (found := failures[row.place]) else row for row in rows]
+    """Return `candidates` with the verdict on whether a real accelerator runs them."""
+    of_name, found = {part.name: part for part in parts}, dict[tuple[object, ...], Running]()
+    rows = []
+    for row in candidates:
+        key = (row.place, row.instances_per_replica)
+        if key not in found:
+            part = of_name[row.device]
+            tight = tight_host(model, row.dtype, part, row.instances_per_replica, options)
+            found[key] = running_of(question_of(options, buckets, part, row.place), options, tight)
+        rows.append(replace(row, running=found[key]))
+    return rows
 
 
 def price_notes(instances: tuple[Instance, ...], chip_watts: float | None) -> Iterator[str]:

@@ -21,12 +21,12 @@ from ...server.workload.workload import Workload
 from ..model_names import resolve_decoder
 from .demand import Demand
 from .known import Known
-from .memory import Beside, Memory, loading_notes, why_not_loaded
+from .memory import Beside, Memory, why_not_loaded
 from .options import LIMITS, PlanOptions
 from .parts import GROUP_SIZES, parts_in_question, place_of
 from .queueing import Replica
 from .replicas import Group, PlannedLoad, edge_notes
-from .report import Candidate, Excluded, PlanReport, TokenPrice, price_notes, with_known_failures
+from .report import Candidate, Excluded, PlanReport, TokenPrice, price_notes, with_verdicts
 from .sizing import Sizing
 from .weight_types import WeightDtype, why_no_type
 from .words import (
@@ -69,13 +69,12 @@ def plan_model(
         excluded += found[1]
     if not candidates:
         raise nothing_fits(model, options, excluded)
-    candidates = with_known_failures(candidates, options, planned.buckets, parts)
+    candidates = with_verdicts(candidates, model, options, planned.buckets, parts)
     candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
     notes = (
         *demand_notes(planned.demand),
         *slo_notes(options, candidates),
         *edge_notes(planned, candidates[0], parts),
-        *loading_notes(model, options, parts, candidates),
         *price_notes(parts, options.chip_watts),
     )
     version = default_calibration().version
@@ -89,7 +88,7 @@ def resized(report: PlanReport, row: Candidate, instances: int) -> Candidate:
     search = _Search(planned, Memory(report.model, planned.buckets, Beside.of(report.options, planned.draft)))
     group = Group.of(planned, place_of(report.part(row.device), row.instances_per_replica), row.tp, row.dtype, row.pp)
     found = search.candidate(group, row.batch, instances // row.instances_per_replica)
-    return replace(found, known_failure=row.known_failure)
+    return replace(found, running=row.running)
 
 
 @dataclass(frozen=True, slots=True)

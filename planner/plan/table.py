@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ...server.device.prices import PriceBasis
-from ...server.device.support import Outcome, chip_status
+from ...server.device.support import chip_status
 from .check import Agreement
 from .columns import Column, band, dollars, figure, milliseconds, prose, table_of
-from .recommendation import question, sentence, serve_command
+from .recommendation import first_lines, question, serve_command
 from .report import Candidate, Excluded, PlanReport, TokenPrice
 
 NUM_ROWS = 20  # of each table
@@ -25,8 +25,10 @@ CAPTION = (
     "by: the evidence for a time; P10-P90: the range of eight of ten measurements of such steps, 51+ without an upper "
     "bound; "
 )
-RUNS: dict[Outcome, str] = {"known to run": "yes", "known not to run": "no", "not known": "?"}
-RUNS_CAPTION = "runs: whether the model is known to run on this instance and TP, ? if no report was found"
+RUNS_CAPTION = (
+    "runs: whether the model is known to run on this instance and TP; likely: reported on another instance of the "
+    "chip; ? if no report was found; * if something must be done first"
+)
 
 
 def render(report: PlanReport, width: int = WIDE, is_wide: bool = False, num_rows: int = NUM_ROWS) -> Group:
@@ -54,7 +56,10 @@ def render(report: PlanReport, width: int = WIDE, is_wide: bool = False, num_row
 
 
 def _first_lines(report: PlanReport) -> Iterator[Text]:
-    yield Text(sentence(report), style="bold")
+    head, runs, *rest = first_lines(report)
+    yield Text(head, style="bold")
+    yield Text(runs, style="" if report.candidates[0].running.rank == 0 else "bold red")
+    yield from map(Text, rest)
     if command := serve_command(report):
         yield Text(f"\nTry it here, at its pace:\n{command}\n", no_wrap=True)
     yield Text(f"{question(report)}\n")
@@ -70,11 +75,11 @@ def best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def _columns(report: PlanReport, rows: Sequence[Candidate]) -> list[Column[Candidate]]:
     """Return all columns in their order. Rank 0 has the essential ones."""
-    basis, verdicts = report.options.price_basis, report.verdicts
+    basis = report.options.price_basis
     other: PriceBasis = "reserved" if basis == "on_demand" else "on_demand"
     return [
         *_configuration(report, rows),
-        Column("runs", lambda row: RUNS[verdicts[row.place].outcome], 1),
+        Column("runs", _runs, 1),
         Column("GiB\n/core", lambda row: f"{row.memory_bytes / 2**30:.1f}", 4),
         Column("load", lambda row: f"{row.load:.0%}", 2),
         Column("count", lambda row: str(row.instances)),
@@ -115,16 +120,19 @@ def _price(basis: PriceBasis, shown: Callable[[TokenPrice], str]) -> Callable[[C
     return lambda row: "unknown" if (price := row.at_rate[basis]) is None else shown(price)
 
 
+def _runs(row: Candidate) -> str:
+    return row.running.runs + "*" * bool(row.running.blockers)
+
+
 def _quantile(name: str) -> Callable[[Candidate], str]:
     return lambda row: milliseconds(row.quantiles_s[name])
 
 
 def _misses(report: PlanReport, rows: Sequence[Candidate]) -> Table:
-    verdicts = report.verdicts
     table = Table("device", "TP", "PP", "DP", "type", "batch", "runs", "why not", title="Fits, but misses the limits")
     for row in rows:
         numbers = map(str, (row.tp, row.pp, row.dp, WEIGHTS.get(row.dtype, row.dtype), row.batch))
-        table.add_row(report.label(row), *numbers, RUNS[verdicts[row.place].outcome], "; ".join(row.misses))
+        table.add_row(report.label(row), *numbers, _runs(row), "; ".join(row.misses))
     return _unbroken(table)
 
 
@@ -179,14 +187,14 @@ def run_notes(report: PlanReport, rows: Iterable[Candidate]) -> Iterator[str]:
     """Return each source on whether rows run, then the support of their chips, with the places it applies to."""
     about: dict[str, list[str]] = {}
     rows, verdicts = list(rows), report.verdicts
-    for device, tp, pp in dict.fromkeys(row.place for row in rows):
-        found = verdicts[device, tp, pp]
-        place = f"{device} TP {tp}{f' PP {pp}' * (pp > 1)}"
+    for row in {row.place: row for row in rows}.values():
+        found, running = verdicts[row.place], row.running
+        place = f"{row.device} TP {row.tp}{f' PP {row.pp}' * (row.pp > 1)}{f' {row.dtype}' * (row.dtype != 'bfloat16')}"
         if found.outcome != "not known":
             sources = "; ".join(fact.statement for fact in found.facts)
             about.setdefault(f"{found.outcome} (SDK {found.release}): {sources}", []).append(place)
-        for fact in found.limits:
-            about.setdefault(fact.statement, []).append(place)
+        for blocker in running.blockers:
+            about.setdefault(blocker, []).append(place)
     for chip in dict.fromkeys(report.part(row.device).chip.name for row in rows):
         release, status = chip_status(chip)
         for fact in status:

@@ -18,18 +18,19 @@ import numpy as np
 from ...server.clock import NS
 from ...server.cost.calibration import default_calibration
 from ...server.cost.evidence import Band
+from ...server.device.prices import usd_per_million
 from ...server.workload.workload import BoolArray, FloatArray, IntArray
 from .bill import Bill, Cost
 from .failing_fleet import FailingFleet
 from .fleet import Fleet
 from .load_bands import LoadFigure
 from .options import SimulationOptions
+from .overload import Overload, overload_of
 from .records import HOUR_S, SHARES, Records
 from .scaling import Scaling
 from .statistics import Spread
 
 MS = 1e-6  # of a nanosecond
-MILLION = 1e6
 
 
 class SimulationReport:
@@ -68,6 +69,13 @@ class SimulationReport:
     def duration_s(self) -> float:
         """Seconds from the first arrival to the last token."""
         return (int(self._finish.max()) - int(self.options.workload.arrival_ns[0])) / NS if self.completed else 0.0
+
+    @cached_property
+    def overload(self) -> Overload | None:
+        """Arrivals that the deployment could not keep up with; None if it did, or if clients wait for answers."""
+        if self.options.max_concurrency is not None or not self.completed:
+            return None
+        return overload_of(self._sent, self._finish, self.options.max_num_seqs * len(self.engines))
 
     @cached_property
     def total_input_tokens(self) -> int:
@@ -222,6 +230,7 @@ class SimulationReport:
             "total_cached_tokens": sum(self.records.num_cached),
             "request_throughput": self._per_second(self.completed),
             "request_goodput": self.request_goodput,
+            "overload": None if self.overload is None else asdict(self.overload),
             "output_throughput": self._per_second(self.total_output_tokens),
             "total_token_throughput": self._per_second(self.total_input_tokens + self.total_output_tokens),
             "num_preemptions": sum(engine.num_preemptions for engine in self.engines),
@@ -236,10 +245,12 @@ class SimulationReport:
             "attributed_usd": cost.attributed_usd,
             "idle_usd": cost.idle_usd,
             "conservation_error": cost.conservation_error,
-            "usd_per_million_input_tokens": _per_million(cost.prefill_usd, self.total_input_tokens),
-            "usd_per_million_output_tokens": _per_million(cost.decode_usd, self.total_output_tokens),
-            "usd_per_million_output_tokens_all_in": _per_million(cost.total_usd, self.total_output_tokens),
-            "usd_per_million_tokens": _per_million(cost.total_usd, self.total_input_tokens + self.total_output_tokens),
+            "usd_per_million_input_tokens": usd_per_million(cost.prefill_usd, self.total_input_tokens),
+            "usd_per_million_output_tokens": usd_per_million(cost.decode_usd, self.total_output_tokens),
+            "usd_per_million_output_tokens_all_in": usd_per_million(cost.total_usd, self.total_output_tokens),
+            "usd_per_million_tokens": usd_per_million(
+                cost.total_usd, self.total_input_tokens + self.total_output_tokens
+            ),
             "utilization": self.utilization,
             "mean_decode_batch": self.mean_decode_batch,
         }
@@ -286,10 +297,6 @@ class SimulationReport:
 
     def _per_second(self, count: int) -> float:
         return count / self.duration_s if self.duration_s else 0.0
-
-
-def _per_million(usd: float, tokens: int) -> float | None:
-    return usd / tokens * MILLION if tokens else None
 
 
 def _ms(nanoseconds: IntArray) -> FloatArray:

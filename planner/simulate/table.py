@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from ...server.clock import NS
 from .report import SimulationReport
@@ -27,9 +28,11 @@ FIGURES = ("mean", "p50", "p90", "p95", "p99")
 
 def render(report: SimulationReport) -> Group:
     """Return throughput, times and cost, and a warning if no measurement supports the prediction."""
-    parts: list[Table | str] = [_load(report), _times(report), _cost(report)]
+    parts: list[Table | Text | str] = [_load(report), _times(report), _cost(report)]
     if report.options.slo.is_set:
         parts.insert(2, _limits(report))
+    if report.overload is not None:
+        parts.insert(0, Text(report.overload.sentence, style="bold red"))
     if report.scaling is not None:
         parts.append(_scaling(report, report.scaling))
     if (failures := report.failures_json()) is not None:

@@ -26,7 +26,9 @@ def start_screen() -> Iterator[Report]:
 def show_way_in(url: str) -> None:
     """Print to a terminal how to talk to the server at `url`."""
     if is_watched():
+        body = '{"messages": [{"role": "user", "content": "Hello!"}]}'
         print(f"talk to it: neuronserve chat --url {url}", file=sys.stderr)
+        print(f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'", file=sys.stderr)
 
 
 def is_watched() -> bool:

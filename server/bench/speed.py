@@ -45,7 +45,9 @@ class LatencyResult:
     read_bandwidth_gb_s: float  # of the host, beside the runs
     weight_gb_per_step: float  # packed weights read by one decode step
     cache_gb_per_step: float  # keys and values read by the middle decode step
-    decode_bandwidth_fraction: float  # bytes of weights and cache by the decode step's time, of read_bandwidth_gb_s
+    # Bytes of weights and cache by the decode step's time, of read_bandwidth_gb_s; None if they came from the host's
+    # caches, which are faster than the memory that was probed.
+    decode_bandwidth_fraction: float | None
     matmul_isa: str  # instruction set of the kernels that multiply the matrices
     product_unit: str  # unit that multiplies there, such as int8 amx or int16 avx2
     product_tops: float  # of the host, beside the runs, operands in cache; 1e12 operations a second
@@ -121,7 +123,9 @@ class LatencyBench:
             read_bandwidth_gb_s=host.read_gb_s,
             weight_gb_per_step=weights / 1e9,
             cache_gb_per_step=cache / 1e9,
-            decode_bandwidth_fraction=(weights + cache) / step / 1e9 / host.read_gb_s,
+            decode_bandwidth_fraction=reads
+            if (reads := (weights + cache) / step / 1e9 / host.read_gb_s) <= 1
+            else None,
             matmul_isa=self._engine.info.kernels["matmul"],
             product_unit=self._products.unit.name,
             product_tops=host.product_tops,

@@ -35,6 +35,7 @@ LATENCY_COLUMNS = (
     ("sampling us", "sampling_us", "{:,.0f}"),
     ("of step", "sampling_fraction", "{:.1%}"),
 )
+UNKNOWN = {"decode_bandwidth_fraction": "in cache"}  # cells of figures that are None
 THROUGHPUT_COLUMNS = (
     ("sequences", "num_sequences", "{:,d}"),
     ("at once", "batch_size", "{:d}"),
@@ -133,7 +134,9 @@ def _report(
     for heading, _, _ in columns:
         table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(*("-" if row[name] is None else form.format(row[name]) for _, name, form in columns))
+        table.add_row(
+            *(UNKNOWN.get(name, "-") if row[name] is None else form.format(row[name]) for _, name, form in columns)
+        )
     show(table)
     if json_file is not None:
         record = {**rows[0], "results": rows, "engine": asdict(engine.info)}

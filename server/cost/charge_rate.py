@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ..clock import NS
 from ..device.instances import Instance
-from ..device.prices import PriceBasis
+from ..device.prices import PriceBasis, rent_usd
 
-HOUR_S = 3600
+NOTABLE = 0.1  # share of a window from which the host's part in it is reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,25 @@ class ChargeRate:
 
     def usd(self, ns: int) -> float | None:
         """Return the dollars of `ns` nanoseconds of the engine's cores."""
-        return None if self.usd_per_hour is None else ns / NS / HOUR_S * self.usd_per_hour * self.share
+        return self._usd(ns, self.share)
 
     def unused_usd(self, ns: int) -> float | None:
         """Return the dollars of this engine's share of the unassigned cores, over the same time."""
-        return None if self.usd_per_hour is None else ns / NS / HOUR_S * self.usd_per_hour * self.unused_share
+        return self._usd(ns, self.unused_share)
+
+    def rent_usd(self, ns: int) -> float | None:
+        """Return what this engine's part of the instances costs in `ns` nanoseconds of wall clock, busy or idle."""
+        return self._usd(ns, self.share + self.unused_share)
+
+    def _usd(self, ns: int, share: float) -> float | None:
+        return None if self.usd_per_hour is None else rent_usd(self.usd_per_hour, ns / NS, share)
+
+
+def host_remark(wall: float, busy: float, idle: float) -> str:
+    """Return the host's influence on the dollars per million tokens of a window; empty if it is small."""
+    host = wall - busy - idle
+    if wall > 0 and host >= NOTABLE * wall:
+        return f"limited by this host for {host / wall:.0%} of the time"
+    if wall > 0 and -host >= NOTABLE * wall:
+        return f"this host did the work of {busy / max(wall - idle, 1e-9):.1f} accelerators"
+    return ""

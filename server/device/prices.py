@@ -16,6 +16,7 @@ from typing import Literal, get_args
 PriceBasis = Literal["on_demand", "reserved_1y", "reserved", "capacity_block", "spot"]
 PRICE_BASES: tuple[PriceBasis, ...] = get_args(PriceBasis)
 DEFAULT_REGION = "us-east-1"
+HOUR_S = 3600
 _FILE = Path(__file__).with_name("prices.json")
 
 
@@ -58,6 +59,16 @@ class Prices:
             return None
         source = source or f"{discount:.0%} off on-demand ({self.on_demand.source})"
         return Price(self.on_demand.usd * (1 - discount), source, date or self.on_demand.date)
+
+
+def rent_usd(usd_per_hour: float, seconds: float, num_instances: float = 1) -> float:
+    """Return what instances cost in `seconds` of wall clock, busy or idle."""
+    return usd_per_hour * num_instances * seconds / HOUR_S
+
+
+def usd_per_million(usd: float | None, num_tokens: float) -> float | None:
+    """Return dollars for a million tokens of a window, modelled ones if `usd` is that of device time; None: unknown."""
+    return None if usd is None or not num_tokens else 1e6 * usd / num_tokens
 
 
 def built_in_prices(instance: str, region: str) -> Prices:

@@ -15,7 +15,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from ..errors import DeviceError
 from ..typed_json import decode
 from .instances import Instance
 
@@ -148,23 +147,6 @@ class Verdict:
         return f"{self.heading}{found}"
 
 
-def verdict(
-    model: str,
-    instance: Instance,
-    tp: int,
-    release: str | None = None,
-    features: Collection[str] = (),
-    length: int = 0,
-) -> Verdict:
-    """Return the known facts about `model` (a hub id, a path or a short name) on `tp` cores of `instance`.
-
-    `release`: of the SDK; None = the last one that supports the chip. `features`: in use, named as in support.json.
-    `length`: positions of the longest context. Raises DeviceError for a release that support.json lacks.
-    """
-    release = last_release(instance.chip.name) if release is None else _known(release)
-    return answer(Question(model, instance, tp, release, features, length))
-
-
 def answer(asked: Question) -> Verdict:
     """Return the known facts about one configuration."""
     table = _table()
@@ -235,13 +217,6 @@ def _nearest(facts: Iterable[Fact], model: str, instance: Instance) -> Iterator[
     for fact in facts:
         if fact.kind == "runs" and fact.is_about(model) and instance.chip.name in fact.parts:
             yield fact
-
-
-def _known(release: str) -> str:
-    known = [each.sdk for each in _table().releases]
-    if release not in known:
-        raise DeviceError(f"there is no SDK release {release!r} in the table of support. Known: {', '.join(known)}")
-    return release
 
 
 def _range(since: str, until: str) -> str:

@@ -33,7 +33,10 @@ def run_ls(endpoint: Endpoint, device: str | None, as_json: bool) -> None:
     elif found is None:
         print(f"the server at {endpoint.url} is {state.phase if state else ''}: it has taken no device yet")
     else:
-        Console().print(_table(found, devices))
+        console = Console()
+        console.print(_table(found, devices))
+        for process in [each for device in devices for each in device["neuron_processes"]][:1]:  # of one server
+            console.print(f"{process['pid']}: {process['command']}", soft_wrap=True, highlight=False, markup=False)
 
 
 def list_devices(emulated: Instance, state: ServerState | None, is_local: bool) -> list[dict[str, Any]]:
@@ -73,10 +76,9 @@ def _table(emulated: Instance, devices: list[dict[str, Any]]) -> Table:
         table.add_column(column)
     table.add_column("PID")
     table.add_column("CORES\nIN USE")
-    table.add_column("COMMAND", overflow="fold", min_width=20)
     for device in devices:
         ids, processes = device["neuroncore_ids"], device["neuron_processes"]
-        process = processes[0] if processes else {"pid": None, "command": "", "neuroncore_ids": []}
+        process = processes[0] if processes else {"pid": None, "neuroncore_ids": []}
         table.add_row(
             str(device["neuron_device"]),
             str(device["nc_count"]),
@@ -85,7 +87,6 @@ def _table(emulated: Instance, devices: list[dict[str, Any]]) -> Table:
             _connected(device["connected_to"]),
             "" if process["pid"] is None else str(process["pid"]),
             ", ".join(map(str, process["neuroncore_ids"])),
-            process["command"],
         )
     return table
 

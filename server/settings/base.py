@@ -67,7 +67,7 @@ class Settings(BaseSettings):
         | {"input-file": "i", "output-file": "o"},
     )
 
-    has_headings: ClassVar[bool] = False  # the help groups the settings, and shows some with --advanced alone
+    has_headings: ClassVar[bool] = False  # the help groups the settings, and shows some with --help-all alone
 
     config: File = Field(None, description="YAML file with these settings")
 

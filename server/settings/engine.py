@@ -72,7 +72,7 @@ class EngineSettings(ModelSettings, AdapterSettings):
         "follows the load (default: none, max_num_batched_tokens alone)",
     )
     pace: Pace = Field(
-        "host", description="host: as fast as this host computes; device: no faster than the modelled accelerator"
+        "host", description="speed of answers; host: of this host; device: no faster than the modelled accelerator"
     )
     kernel_checks: bool = Field(
         False, description="check that each access of a kernel stays inside its operands; very slow"

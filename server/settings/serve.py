@@ -59,7 +59,7 @@ class ServeSettings(
     """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(
-        1, ge=1, le=64, description="number of engines, each on tensor_parallel_size cores; other limits are per engine"
+        1, ge=1, le=64, description="number of engines; each has tensor_parallel_size cores, and limits of its own"
     )
     replicas: int = Field(
         1, ge=1, le=64, description="servers behind one address, each with its own engines, CPUs and data_dir/NUMBER"

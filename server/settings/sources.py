@@ -20,7 +20,7 @@ from pydantic_settings import CliSettingsSource, EnvSettingsSource
 from ..config import RuntimeCores
 from ..errors import SettingsError
 from .base import ENV_PREFIX, Settings
-from .help_groups import ADVANCED, ADVANCED_FLAG, HEADINGS
+from .help_groups import ADVANCED, ALL_FLAG, HEADINGS
 
 Kind = TypeVar("Kind", bound=Settings)
 NEURON_PREFIXES = ("NEURON_", "VLLM_NEURON_")
@@ -84,8 +84,8 @@ def _plain(value: Any) -> Any:
 
 
 def _command_line(kind: type[Settings], argv: Sequence[str], parser: ArgumentParser) -> dict[str, Any]:
-    words = [word for word in argv if word != ADVANCED_FLAG]
-    return add_flags(kind, parser, shows_advanced=len(words) < len(argv))(args=words)()
+    words = ["--help" if word == ALL_FLAG else word for word in argv]
+    return add_flags(kind, parser, shows_advanced=ALL_FLAG in argv)(args=words)()
 
 
 def add_flags(kind: type[Settings], parser: ArgumentParser, shows_advanced: bool = True) -> CliSettingsSource[Any]:

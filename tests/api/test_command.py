@@ -74,7 +74,7 @@ def test_the_log_says_what_the_weights_are(checkpoint: Path, flags: tuple[str, .
 
 def test_version_and_help() -> None:
     assert run_command("--version").stdout.strip() == __version__
-    page = run_command("serve", "--help").stdout
+    page = run_command("serve", "--help-all").stdout
     for flag in (
         "--tensor-parallel-size N",
         "--no-enable-prefix-caching",
@@ -99,6 +99,7 @@ def test_version_and_help() -> None:
         (["--host", "203.0.113.1"], "cannot listen there"),
         # said while the engine loads, which here has no end
         (["--device", "hang", "--chat-template", "/no/such/file"], "--chat-template: cannot read '/no/such/file'"),
+        (["--device", "hang", "--lora-modules", "a=/nowhere"], "--lora-modules: cannot read '/nowhere/adapter_config"),
         (["--device", "hang", "--tokenizer", "/nowhere"], "tokenizer.json: is missing"),
         (["--device", "fail", "--tokenizer", "/nowhere"], ""),  # whichever is first, and no traceback of the other
         (["--api-key", ""], "--api-key: must have at least 1 character, not ''"),

@@ -84,6 +84,7 @@ def test_a_terminal_gets_a_bar_of_what_is_done_and_few_lines(kernel_cache: str) 
     with terminal([*COMMAND, "serve", "--port", "0", "--kernel-cache-dir", kernel_cache]) as screen:
         bars = screen.expect("ready: http://127.0.0.1:")
         screen.expect("talk to it: neuronserve chat --url http://127.0.0.1:")
+        screen.expect("/v1/chat/completions -H 'Content-Type: application/json' -d ")
         screen.process.send_signal(signal.SIGTERM)
         assert "Traceback" not in screen.rest()
         assert screen.process.wait(PATIENCE_S) == 0

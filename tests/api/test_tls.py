@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 
 from neuronserve.server.api.http.tls import TlsConfig
 from neuronserve.server.errors import SettingsError
-from tests.api.serving import Server, environment, run_command, running_server, until, write_checkpoint
+from tests.api.serving import ROOT, Server, environment, run_command, running_server, until, write_checkpoint
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
 
@@ -60,6 +62,17 @@ def subject(server: Server, cert: Path) -> str:
     ):
         (((_, name),),) = connection.getpeercert()["subject"]  # type: ignore[index,misc]
         return str(name)
+
+
+def test_the_images_probe_speaks_whichever_protocol_the_server_does(secure: Server, tmp_path: Path) -> None:
+    def code(port: int) -> int:
+        probe = [sys.executable, str(ROOT / "deploy" / "healthcheck.py")]
+        return subprocess.run(probe, env={**os.environ, "NEURONSERVE_PORT": str(port)}, check=False).returncode
+
+    assert code(secure.port) == 0
+    with running_server(write_checkpoint(tmp_path)) as plain:
+        assert code(plain.port) == 0
+    assert code(plain.port) == 1
 
 
 def test_clients_and_commands_speak_https(secure: Server, folder: Path) -> None:

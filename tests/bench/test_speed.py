@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from neuronserve.cli import main
-from neuronserve.server.bench.ceilings import product_unit
+from neuronserve.server.bench.ceilings import BandwidthProbe, product_unit
 from neuronserve.server.bench.drive import EngineDriver, StepTime
 from neuronserve.server.bench.options import BatchShape
 from neuronserve.server.bench.speed import throughput_of, tokens_of
@@ -51,6 +51,21 @@ def test_latency_puts_speed_beside_the_ceilings_of_the_host(
         assert 0 < result["decode_bandwidth_fraction"] < 1
         assert result["product_unit"] == product_unit("int8").name
     assert report["decode_tokens_per_s"] == report["results"][0]["decode_tokens_per_s"]
+
+
+def test_reads_faster_than_the_memory_are_said_to_come_from_the_caches(
+    model: Path,
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(BandwidthProbe, "measure", lambda _: 1e-6)  # GB/s
+    out = tmp_path / "latency.json"
+    argv = ("latency", str(model), "--input-len", "8", "--output-len", "3", "--num-iters", "1", "--json", str(out))
+    assert bench(pytestconfig, *argv) == 0
+    assert "in cache" in capsys.readouterr().out
+    assert report_of(out)["decode_bandwidth_fraction"] is None
 
 
 def test_prefill_operations_are_two_for_each_weight_and_token(

@@ -257,11 +257,25 @@ def test_a_server_that_dies_and_comes_back_is_found_again(page: Page, echo_check
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_narrow_screens_scroll_one_way_only(page: Page, echo: Server, name: str) -> None:
-    page.set_viewport_size({"width": 360, "height": 740})
-    go(page, echo, name)
+@pytest.mark.parametrize("width", [360, 390])
+def test_narrow_screens_scroll_one_way_only(page: Page, echo: Server, name: str, width: int) -> None:
+    body = {"messages": [{"role": "user", "content": "for the table"}], "max_tokens": 8}
+    httpx.post(f"{echo.url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
+    page.set_viewport_size({"width": width, "height": 740})
+    go(page, echo, "planner?model=llama-3.1-8b" if name == "planner" else name)
+    if name == "planner":
+        page.locator("table.plan td").first.wait_for()
+        heights = page.evaluate("[...document.querySelectorAll('.tick')].map((t) => t.getBoundingClientRect().height)")
+        assert min(heights) >= 9, "figures of the axes can be read"
     page.wait_for_timeout(1500)  # a record, so that the page is full
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(
+        "[...document.querySelectorAll('.top nav a')].every((a) => a.getBoundingClientRect().right <= innerWidth)"
+    )
+    tables = "[...document.querySelectorAll('.scroll:has(table)')].map((each) => each.scrollWidth - each.clientWidth)"
+    assert set(page.evaluate(tables)) <= {0}
+    if name == "requests":
+        assert page.locator("table.requests tbody tr").count() >= 1
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not there: `make ui-test` installs it")

@@ -16,6 +16,7 @@ import pytest
 from tests.api.serving import Server, running_server, until
 
 KEY, ADMIN = {"Authorization": "Bearer sesame"}, {"Authorization": "Bearer master"}
+PRICE = 0.7582  # dollars an hour of an inf2.xlarge
 Records = Iterator[dict[str, Any]]
 
 
@@ -79,9 +80,11 @@ def test_a_page_sees_requests_steps_and_cost(echo: Server) -> None:
     assert decode == usage["completion_tokens"] - 1
     minute = news["cost"]["minute"]
     assert minute["output_tokens"] >= usage["completion_tokens"]
-    dollars = minute["busy_usd"] + minute["idle_usd"] + minute["unused_cores_usd"]
+    parts = ("busy_usd", "idle_usd", "host_usd", "unused_cores_usd")
+    dollars = sum(minute[part] for part in parts)
     total = minute["prompt_tokens"] + minute["cached_tokens"] + minute["output_tokens"]
-    assert abs(minute["usd_per_million"] - 1e6 * dollars / total) <= 1e-9 * minute["usd_per_million"]
+    assert minute["usd_per_million_tokens"] == pytest.approx(1e6 * dollars / total)
+    assert dollars == pytest.approx(PRICE * minute["seconds"] / 3600, rel=1e-3)
 
 
 def test_no_step_is_told_twice(echo: Server) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronserve.console.history import NUM_BINS, StepHistory, Totals, TotalsHistory
+from neuronserve.console.history import HOUR_S, NUM_BINS, SAMPLE_S, StepHistory, Totals, TotalsHistory
+from neuronserve.server.clock import NS
 from neuronserve.server.cost.charge_rate import ChargeRate
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.engine.housekeeping import block_map
@@ -31,25 +33,52 @@ def test_bins_hold_each_step_of_the_last_minute_once(tenths: list[int]) -> None:
     assert list(history.since(tenths[-1])) == found[-1:]
 
 
-def test_a_window_begins_at_the_last_sample_before_it() -> None:
-    history = TotalsHistory(Totals(0.0, 0, 0, 0, 0, 0))
-    for second in range(10, 400, 10):
-        assert history.is_due(float(second))
-        history.add(Totals(float(second), second, 0, 0, 0, second))
-    assert not history.is_due(395.0)
-    assert history.before(333.0).time_s == 330.0
-    assert history.before(-5.0).time_s == 0.0
+NOTHING = Totals(0.0, 0, 0, 0, 0, 0, 0)
+
+
+def test_the_last_minute_is_a_minute_after_any_pause() -> None:
+    """Ten seconds of tokens, then 260 s without a look: only the wall clock and idle time have grown."""
+    history, busy = TotalsHistory(NOTHING), Totals(10.0, 10 * NS, 10 * NS, 0, 50, 0, 100)
+    for second in range(1, 10):
+        history.add(NOTHING.towards(busy, float(second)))
+    history.add(busy)
+    now = replace(busy, time_s=270.0, wall_ns=270 * NS, idle_ns=260 * NS)
+    history.add(now)
+    assert now.since(history.at(210.0)) == Totals(60.0, 60 * NS, 0, 60 * NS, 0, 0, 0)
+    assert now.since(history.at(5.0)).num_output_tokens == 50
+    assert history.at(-5.0) == NOTHING, "a window cannot begin before the server"
+    assert history.at(999.0) == now
+
+
+@given(st.lists(st.floats(0.01, 30.0), max_size=300))
+def test_samples_are_of_the_last_hour_and_few(gaps: list[float]) -> None:
+    history, now = TotalsHistory(NOTHING), 0.0
+    for gap in [*gaps, *[0.01] * 20, *[30.0] * 130]:
+        now += gap
+        history.add(replace(NOTHING, time_s=now, wall_ns=round(now * NS)))
+    times = [sample.time_s for sample in history._samples]
+    assert times == sorted(times)
+    assert times[-1] == now
+    assert times[1] > now - HOUR_S >= times[0]
+    assert all(later - before >= SAMPLE_S for before, later in zip(times, times[2:], strict=False))
 
 
 def test_dollars_are_all_that_the_instance_costs() -> None:
     rate = ChargeRate.of(instance("inf2.xlarge"), 1, "on_demand", usd_per_hour=3.6)
-    cost = Totals(1000.0, int(250e9), int(750e9), 600, 200, 200).cost(rate)
-    dollars = cost["busy_usd"] + cost["idle_usd"] + cost["unused_cores_usd"]
-    assert abs(dollars - 1.0) < 1e-9  # 1,000 s at 3.6 dollars an hour
-    assert abs(cost["usd_per_million"] - 1000.0) < 1e-6
-    assert abs(cost["usd_per_million_output"] - 5000.0) < 1e-6
-    assert Totals(1.0, 1, 1, 0, 0, 0).cost(rate)["usd_per_million"] is None
-    assert Totals(1.0, 1, 1, 1, 0, 0).cost(replace(rate, usd_per_hour=None))["usd_per_million"] is None
+    served = Totals(1000.0, 1000 * NS, 250 * NS, 150 * NS, 600, 200, 200)
+    cost = served.cost(rate)
+    dollars = sum(cost[f"{part}_usd"] for part in ("busy", "idle", "host", "unused_cores"))
+    assert dollars == pytest.approx(1.0)  # 1,000 s at 3.6 dollars an hour
+    assert cost["usd"] == pytest.approx(1.0)
+    assert cost["usd_per_million_tokens"] == pytest.approx(1000.0)
+    assert cost["usd_per_million_output_tokens"] == pytest.approx(5000.0)
+    assert cost["modelled_usd_per_million_tokens"] == pytest.approx(125.0)  # a quarter of the time, one of two cores
+    assert cost["remark"] == "limited by this host for 60% of the time"
+    assert replace(served, busy_ns=1550 * NS).cost(rate)["remark"] == "this host did the work of 1.8 accelerators"
+    assert replace(served, idle_ns=750 * NS).cost(rate)["remark"] == ""
+    silent = Totals(1.0, 1, 1, 0, 0, 0, 0).cost(rate)
+    assert silent["usd_per_million_tokens"] is None
+    assert served.cost(replace(rate, usd_per_hour=None))["usd_per_million_tokens"] is None
 
 
 @given(st.lists(st.integers(0, 6), max_size=8), st.integers(0, 3), st.integers(0, 4))

@@ -107,7 +107,7 @@ def test_the_image_says_what_it_is() -> None:
     assert config["Entrypoint"] == ["neuronserve"]
     assert set(config["Volumes"]) == {"/cache", "/tmp"}
     assert config["Labels"]["org.opencontainers.image.title"] == "neuronserve"
-    assert "/health/ready" in inspect(IMAGE)["Healthcheck"]["Test"][-1]
+    assert inspect(IMAGE)["Healthcheck"]["Test"][-1] == "/opt/healthcheck.py"
 
 
 def test_the_image_lists_what_is_inside(container: Container) -> None:

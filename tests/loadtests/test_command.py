@@ -228,7 +228,7 @@ NAMES = ("cost_per_million_output_tokens_usd", "cost_per_million_input_tokens_us
 def test_cost_per_token_comes_from_a_neuronserve_server_by_itself(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without flags for instance and price, the dollars are those that the server charged."""
+    """Without flags for instance and price, both accounts are at the server's price."""
     words, before = f"--base-url {server.url} {SMALL}", charged_usd(server)
     assert run(f"{words} --num-warmups 0 --json {tmp_path}/r.json") == 0
     usd = charged_usd(server) - before
@@ -236,9 +236,11 @@ def test_cost_per_token_comes_from_a_neuronserve_server_by_itself(
     assert run(f"sweep --base-url {server.url} {SHORT} {point} --json {tmp_path}/s.json") == 0
     assert run(f"{words} --instance inf2.48xlarge --json {tmp_path}/other.json") == 0
     result = load(tmp_path / "r.json")
-    account = result["cost"]["modelled"]
-    assert [result[name] for name in NAMES] == [account[name] for name in NAMES]
-    assert all(account[name] > 0 for name in NAMES)
+    wall, account = result["cost"]["measured"], result["cost"]["modelled"]
+    assert [result[name] for name in NAMES] == [wall[name] for name in NAMES]
+    assert [result[f"modelled_{name}"] for name in NAMES] == [account[name] for name in NAMES]
+    assert all(result[name] > 0 for name in NAMES)
+    assert wall["usd"] == pytest.approx(0.328 * result["duration"] / 3600)
     assert account["usd"] == pytest.approx(usd, rel=1e-6)
     record = result["benchmark_record"]
     assert (record["instance"], record["price_basis"]) == ("inf2.xlarge", "reserved")

@@ -32,6 +32,11 @@ def modelled(records: list[RequestRecord], duration_s: float, spec: PriceSpec, s
     return cost.modelled(records, duration_s, spec, slo, rate_of(spec, None))
 
 
+def measured(records: list[RequestRecord], duration_s: float, spec: PriceSpec) -> cost.Account:
+    """The account by flags alone."""
+    return cost.measured(records, duration_s, spec, NO_SLO, rate_of(spec, None))
+
+
 @given(
     usd=st.floats(0.001, 1e4),
     tokens=st.tuples(COUNTS, COUNTS, COUNTS),
@@ -54,7 +59,7 @@ def test_the_parts_add_up_to_the_whole(
 
 def test_measured_cost_by_hand() -> None:
     """$3.60 an hour for 100 s is $0.10; 1000 in and 500 out at 1:4 are 3000 units."""
-    account = cost.measured([record(1000, 500)], 100.0, PriceSpec(price_per_hour=3.6), NO_SLO)
+    account = measured([record(1000, 500)], 100.0, PriceSpec(price_per_hour=3.6))
     assert account["usd"] == pytest.approx(0.1)
     assert account["cost_per_million_input_tokens_usd"] == pytest.approx(0.1 / 3000 * 1e6)
     assert account["cost_per_million_output_tokens_usd"] == pytest.approx(4 * 0.1 / 3000 * 1e6)
@@ -86,7 +91,7 @@ def test_wall_time_never_enters_the_modelled_account() -> None:
 
 def test_device_time_never_enters_the_measured_account() -> None:
     spec = PriceSpec(instance="inf2.xlarge", price_per_hour=1.0)
-    accounts = [cost.measured([record(device=device)], 10.0, spec, NO_SLO) for device in (None, 1.0, 99.0)]
+    accounts = [measured([record(device=device)], 10.0, spec) for device in (None, 1.0, 99.0)]
     assert accounts[0] == accounts[1] == accounts[2]
 
 
@@ -97,7 +102,7 @@ def test_modelled_cost_is_not_made_up_when_the_server_is_silent() -> None:
         "reason": "the server gave no device seconds for 1 of 2 completed requests",
     }
     assert not modelled([record(device=1.0)], 1.0, PriceSpec(), NO_SLO)["available"]
-    assert not cost.measured([record()], 1.0, PriceSpec(), NO_SLO)["available"]
+    assert not measured([record()], 1.0, PriceSpec())["available"]
 
 
 def test_failed_requests_cost_and_yield_no_token() -> None:
@@ -112,7 +117,7 @@ def test_failed_requests_cost_and_yield_no_token() -> None:
 def test_good_tokens_cost_more_than_all_tokens() -> None:
     slo = Slo(ttft_ms=200.0)
     records = [record(), record(ttft_s=5.0, end_s=6.0)]
-    account = cost.measured(records, 1.0, PriceSpec(price_per_hour=1.0), slo)
+    account = cost.measured(records, 1.0, PriceSpec(price_per_hour=1.0), slo, "")
     name = "cost_per_million_tokens_all_cost_on_output_usd"
     assert account["cost_per_million_good_output_tokens_usd"] == pytest.approx(2 * account[name])
 
@@ -206,6 +211,18 @@ def test_flags_come_before_what_the_server_says(
     assert isinstance(rate, HourRate)
     assert (rate.instance, rate.basis) == expected[:2]
     assert (rate.usd_per_hour, rate.share) == pytest.approx(expected[2:])
+
+
+def test_wall_time_is_paid_at_the_servers_price_unless_another_is_given() -> None:
+    """Two instances of $7.20 an hour for 10 s: what the console and /metrics count in the same window."""
+    two = Inventory(Device("inf2.48xlarge", 24, 8, 2), PAID)
+    account = cost.measured([record(1000, 500)], 10.0, PriceSpec(), NO_SLO, rate_of(PriceSpec(), two))
+    assert account["usd"] == pytest.approx(2 * 7.2 * 10 / 3600)
+    assert account["price_per_hour_usd"] == pytest.approx(14.4)
+    assert account["cost_per_million_total_tokens_usd"] == pytest.approx(0.04 / 1500 * 1e6)
+    assert "2 x inf2.48xlarge" in account["basis"]
+    given = PriceSpec(price_per_hour=1.0)
+    assert cost.measured([record()], 36.0, given, NO_SLO, rate_of(given, two))["usd"] == pytest.approx(0.01)
 
 
 def test_an_instance_of_the_servers_own_catalogue_has_its_own_price_only() -> None:

@@ -9,6 +9,7 @@ import itertools
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,19 +136,15 @@ def test_the_live_line_shows_percentiles_failures_and_cost() -> None:
     assert "TTFT p50 250.0 p99 250.0 ms, TPOT p50 250.0 p99 250.0 ms, $" in text
 
 
-def test_the_live_cost_is_of_device_time_when_the_server_says_it() -> None:
-    progress = Progress("x", 1, PriceSpec(instance="inf2.xlarge", output_price_ratio=1.0))
-    progress.note(record(device_seconds=3.6))
-    # $0.7582 / h * 3.6 s over 14 tokens
-    assert "$54.2/1M out" in progress.text()
-
-
-def test_the_live_cost_is_by_the_servers_own_price_once_it_is_known() -> None:
+def test_the_live_cost_is_of_wall_time_by_the_servers_own_price_once_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("neuronserve.loadtests.progress.time", SimpleNamespace(monotonic=lambda: 100.0))
     progress = Progress("x", 1, PriceSpec(output_price_ratio=1.0))
     progress.note(record(device_seconds=3.6))
     assert "/1M out" not in progress.text()
-    progress.use_rate(HourRate("inf2.xlarge", "given", 0.7582, "", 1.0, None))
-    assert "$54.2/1M out" in progress.text()
+    progress.use_rate(HourRate("inf2.xlarge", "given", 0.7582, "", 0.5, None))
+    assert "$15/1M out" in progress.text()  # $0.7582 / h for one second over 14 tokens
 
 
 async def test_progress_writes_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,15 @@ def test_ls_prints_a_table(server: Server, capsys: pytest.CaptureFixture[str], m
     assert "10-11" in text
 
 
+def test_ls_keeps_the_command_whole_on_80_columns(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = output(capsys, "ls", "--url", server.url)
+    (device, *_) = json.loads(output(capsys, "ls", "--url", server.url, "--json"))
+    assert f"\n{server.process.pid}: {device['neuron_processes'][0]['command']}\n" in text
+
+
 def test_ls_of_a_part_needs_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     devices = json.loads(output(capsys, "ls", "--device", "trn2.48xlarge", "--json"))
     assert len(devices) == 16

@@ -66,13 +66,35 @@ def test_a_frame_shows_what_a_server_that_prices_its_steps_says() -> None:
     counters = {
         "neuronserve:device_seconds_total": [({"kind": "decode"}, 1.0), ({"kind": "idle"}, 5.0)],
         "neuronserve:cost_usd_total": [({"kind": "decode"}, 0.25), ({"kind": "idle"}, 0.75)],
+        "neuronserve:instance_cost_usd_total": [({"engine": "0"}, 2.0)],
+        "vllm:prompt_tokens_total": [({}, 300.0)],
+        "vllm:generation_tokens_total": [({}, 700.0)],
     }
     samples = {"neuronserve:engine_info": INFO, "neuronserve:device_memory_bytes": MEMORY}
     console = Console(width=110, record=True, file=StringIO())
-    console.print(frame("http://x", Window(Scrape(0, "ready", samples), Scrape(2, "ready", samples | counters))))
+    console.print(frame("http://x", Window(Scrape(0, "ready", samples), Scrape(10, "ready", samples | counters))))
     text = " ".join(console.export_text().split())
-    assert "modelled device time 0.50 s/s" in text
-    assert "cost since start $1.000000" in text
+    assert "modelled device time 0.10 s/s" in text
+    assert "modelled cost since start $1.000000" in text
+    assert "instance cost of an hour $720.0000 per million tokens $2,000.0000" in text
+    assert "modelled per million tokens $250.0000" in text
+    assert "limited by this host for 70% of the time" in text  # two engines for 10 s: 14 of 20 s are neither
+
+
+def test_heads_of_columns_are_whole_on_80_columns() -> None:
+    uses = {"weights": 1.0, "kv": 2.0, "code": 3.0, "scratchpad": 4.0, "runtime": 5.0, "collectives": 6.0}
+    memory = [({"core": "0", "engine": "0", "use": use}, 2.0**30 * gib) for use, gib in uses.items()]
+    samples = {"neuronserve:engine_info": INFO, "neuronserve:device_memory_bytes": memory}
+    console = Console(width=80, record=True, file=StringIO())
+    window = Window(Scrape(0, "ready", samples), Scrape(2, "ready", samples))
+    console.print(frame("http://x", window, 50, 80))
+    text = console.export_text()
+    assert "…" not in text
+    heads, row = (line.split("┃") for line in text.splitlines() if "weights" in line), text.splitlines()[-2]
+    (names,) = ([name.strip() for name in line] for line in heads)
+    assert names[-2] == "other"
+    shown = [float(cell.split()[0]) for cell in row.split("│")[6:-1]]
+    assert sum(shown) == sum(uses.values())
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 20), (80, 50), (120, 30)])

@@ -16,6 +16,7 @@ from neuronserve.planner.emit.readme import readme
 from neuronserve.planner.emit.targets import rendered
 from neuronserve.planner.plan.options import PlanOptions
 from neuronserve.planner.plan.report import TokenPrice
+from neuronserve.planner.plan.running import Running
 from neuronserve.planner.plan.search import plan
 from neuronserve.server.cost.stacks import STACKS
 from neuronserve.server.device.catalog import instance
@@ -70,7 +71,7 @@ CASES = {
             ttft_limit_s=None,
             cost=TokenPrice(0.25, 0.01, 0.1, 0.03),
             misses=("TPOT is 20.0 ms: the limit is 10.0 ms",),
-            known_failure="Inferentia2, TP 2: does not compile: [NCC_INLA001] (https://example.org/1, 2026-07-31)",
+            running=Running("no", "A real accelerator is known not to run it: [NCC_INLA001].", ("more memory",)),
         ),
         part=instance("inf2.xlarge"),
         tp=2,

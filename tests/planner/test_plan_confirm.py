@@ -14,7 +14,7 @@ from neuronserve.planner.plan import confirm
 from neuronserve.planner.plan.check import simulate_candidate
 from neuronserve.planner.plan.confirm import confirmed, simulated
 from neuronserve.planner.plan.options import PlanOptions
-from neuronserve.planner.plan.recommendation import sentence
+from neuronserve.planner.plan.recommendation import first_lines
 from neuronserve.planner.plan.report import PlanReport
 from neuronserve.planner.plan.search import plan, resized
 from neuronserve.server.config.formats import StackName
@@ -36,8 +36,8 @@ def test_the_first_row_is_simulated_and_shows_its_percentiles_and_verdict(planne
     assert found.misses == ()
     assert found.ttft_s.p50 <= found.ttft_s.p95 <= min(2.0, found.ttft_s.p99)
     assert found.used.keys() == {"TTFT p95", "TPOT"}
-    assert "holds the limits, " in sentence(report)
-    assert f"{found.ttft_s.p95 * 1e3:.0f}"[:3] in sentence(report)
+    assert "holds the limits, " in " ".join(first_lines(report))
+    assert f"{found.ttft_s.p95 * 1e3:.0f}"[:3] in " ".join(first_lines(report))
     assert all(row.simulated is None for row in report.candidates[1:])
 
 
@@ -75,7 +75,7 @@ def test_a_row_that_cannot_be_simulated_says_why() -> None:
     report = confirmed(plan(options))
     assert report.best is not None
     assert report.best.simulated is None
-    assert "Not simulated: pipeline_parallel_size is 2: a simulation has one stage." in sentence(report)
+    assert "Not simulated: pipeline_parallel_size is 2: a simulation has one stage." in " ".join(first_lines(report))
 
 
 def test_a_large_deployment_is_simulated_in_part() -> None:
@@ -86,7 +86,7 @@ def test_a_large_deployment_is_simulated_in_part() -> None:
     assert 0 < best.simulated.instances < best.instances
     slots = best.simulated.instances * best.dp * best.batch
     assert slots <= max(confirm.MOST_SLOTS, best.dp * best.batch)
-    assert f"on {best.simulated.instances} of {best.instances} instances" in sentence(confirmed(report))
+    assert f"on {best.simulated.instances} of {best.instances} instances" in " ".join(first_lines(confirmed(report)))
 
 
 def test_the_command_prints_and_writes_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

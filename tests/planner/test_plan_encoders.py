@@ -197,6 +197,7 @@ def test_a_plan_of_rerankers_on_inf1_from_the_command_line(tmp_path: Path, capsy
     assert "closed loops" in shown
     assert "Inferentia1, under SDK" in shown
     assert "latency p99 at most 150 ms" in " ".join(shown.split())
+    assert main([*argv, "--ttft-ms", "0.001"]) == 1
     row = json.loads(file.read_text())["candidates"][0]
     assert row["latency_p50_s"] <= row["latency_s"] * 1.5 <= row["latency_p99_s"] * 1.5
     assert row["latency_p99_s"] <= 0.150

@@ -42,11 +42,15 @@ def test_larger_hosts_of_the_same_chip_load_it() -> None:
 
 
 def test_a_host_with_little_more_than_a_copy_is_warned_of() -> None:
-    report = plan(replace(ASKED, devices=("inf2.xlarge", "inf2.8xlarge")))
-    [note] = [note for note in report.notes if "killed at 15.3 GB" in note]
-    assert note.startswith("inf2.xlarge: its host may be too small to load weights in bfloat16 (16.1 GB)")
-    small = plan(replace(ASKED, model="llama-3.2-1b", devices=("inf2.xlarge",)))
-    assert not [note for note in small.notes if "killed" in note]
+    asked = replace(ASKED, model="qwen3-4b", dtypes=("bfloat16",), devices=("inf2.xlarge", "inf2.8xlarge"), max_batch=1)
+    assert not any(row.running.blockers for row in plan(asked).candidates)
+    unreported = replace(asked, model="qwen3-8b")  # of which no report is
+    blocked = {row.device: row.running for row in plan(unreported).candidates}
+    assert not blocked["inf2.8xlarge"].blockers
+    (blocker,) = blocked["inf2.xlarge"].blockers
+    assert "killed at 15.3 GB" in blocker
+    sharded = plan(replace(unreported, save_sharded_checkpoint=True))
+    assert not any(row.running.blockers for row in sharded.candidates)
 
 
 def test_a_copy_has_the_bytes_of_the_type() -> None:

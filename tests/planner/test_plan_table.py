@@ -15,7 +15,7 @@ from rich.console import Console
 
 from neuronserve.planner.plan.columns import band, figure
 from neuronserve.planner.plan.options import PlanOptions
-from neuronserve.planner.plan.recommendation import evidence, sentence, serve_command
+from neuronserve.planner.plan.recommendation import evidence, first_lines, serve_command
 from neuronserve.planner.plan.report import PlanReport
 from neuronserve.planner.plan.search import plan
 from neuronserve.planner.plan.table import WIDE, best_batches, render
@@ -97,7 +97,7 @@ def test_what_is_measured_says_by_how_many_rows(reports: Callable[[str], PlanRep
 
 def test_no_configuration_within_the_limits_is_said_first() -> None:
     report = plan(replace(QUESTIONS["few"], tpot_s=1e-4))
-    assert sentence(report).startswith("No configuration holds the limits. The first (TPOT is ")
+    assert " ".join(first_lines(report)).startswith("No configuration holds the limits. The first (TPOT is ")
 
 
 @pytest.mark.parametrize("name", ["chat", "no price"])

@@ -30,10 +30,10 @@ export function Device() {
       <details>
         <summary>Memory of each core as a table</summary>
         <div class="scroll" tabindex="0" role="region" aria-label="Memory of each core">
-          <table>
+          <table class="cards">
             <thead><tr><th scope="col">core</th><th scope="col">engine</th>${USES.map((use) => html`<th scope="col" class="number">${use}</th>`)}<th scope="col" class="number">budget</th><th scope="col" class="number">capacity</th></tr></thead>
             <tbody>
-              ${cores.map((core) => html`<tr><th scope="row">${core.id}</th><td>${core.engine}</td>${USES.map((use) => html`<td class="number">${bytes(core.used[use] ?? 0)}</td>`)}<td class="number">${bytes(core.budget)}</td><td class="number">${bytes(core.capacity)}</td></tr>`)}
+              ${cores.map((core) => html`<tr><th scope="row">${core.id}</th><td data-name="engine">${core.engine}</td>${USES.map((use) => html`<td data-name=${use} class="number">${bytes(core.used[use] ?? 0)}</td>`)}<td data-name="budget" class="number">${bytes(core.budget)}</td><td data-name="capacity" class="number">${bytes(core.capacity)}</td></tr>`)}
             </tbody>
           </table>
         </div>

@@ -1,17 +1,24 @@
 // Dollars against time per token, both logarithmic: every configuration, and the line of those that no other beats.
 
-import { html } from "../vendor/htm-preact.js";
+import { html, useEffect, useState } from "../vendor/htm-preact.js";
 import { dollars, precise } from "./format.js";
 import { nameOf } from "./plan-stream.js";
 
-const WIDTH = 820;
 const HEIGHT = 400;
+const NARROW = matchMedia("(max-width: 40rem)"); // a drawing made for a desk would have letters of 5 pixels there
 const [LEFT, RIGHT, TOP, BOTTOM] = [64, 16, 14, 46];
 
 export function Pareto({ rows, best, chosen, choose }) {
+  const [isNarrow, setNarrow] = useState(NARROW.matches);
+  useEffect(() => {
+    const listener = () => setNarrow(NARROW.matches);
+    NARROW.addEventListener("change", listener);
+    return () => NARROW.removeEventListener("change", listener);
+  }, []);
+  const WIDTH = isNarrow ? 360 : 820;
   const points = rows.filter((row) => row.usd != null && row.tpot_ms > 0);
   if (!points.length) return html`<div class="pareto empty"></div>`;
-  const x = axis(points.map((row) => row.tpot_ms), LEFT, WIDTH - RIGHT);
+  const x = axis(points.map((row) => row.tpot_ms), LEFT, WIDTH - RIGHT, isNarrow ? 1 : 3);
   const y = axis(points.map((row) => row.usd), HEIGHT - BOTTOM, TOP);
   const isBest = new Set(best);
   const text = (row) => `${nameOf(row)}: TPOT ${precise(row.tpot_ms)} ms, ${dollars(row.usd)} per million tokens`;
@@ -33,12 +40,12 @@ export function Pareto({ rows, best, chosen, choose }) {
   `;
 }
 
-/** A logarithmic axis over the values, with ticks at 1, 2 and 5 of each decade. */
-function axis(values, begin, end) {
+/** A logarithmic axis over the values, with ticks at 1, 2 and 5 of each decade, of few decades. */
+function axis(values, begin, end, fewDecades = 3) {
   const [low, high] = [Math.log10(Math.min(...values) / 1.15), Math.log10(Math.max(...values) * 1.15)];
   const at = (value) => begin + ((Math.log10(value) - low) / (high - low)) * (end - begin);
   const ticks = [];
-  const steps = high - low > 3 ? [1] : [1, 2, 5];
+  const steps = high - low > fewDecades ? [1] : [1, 2, 5];
   for (let decade = Math.floor(low); decade <= high; decade++) {
     for (const step of steps) {
       const tick = step * 10 ** decade;

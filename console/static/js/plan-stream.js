@@ -18,15 +18,28 @@ export function front(rows) {
   return best;
 }
 
-/** The cheapest row of each instance and degree that holds the limits best, cheapest first. */
+/** The order of `neuronserve plan`: by the server's keys, of which null is infinite. */
+export function byOrder(a, b) {
+  const at = a.order.findIndex((key, i) => key !== b.order[i]);
+  if (at < 0) return 0;
+  return (a.order[at] ?? Infinity) < (b.order[at] ?? Infinity) ? -1 : 1;
+}
+
+/** The best row of each instance, degree and weight type, in the order of `neuronserve plan`. */
 export function bestOfEach(rows) {
   const found = new Map();
-  const order = (a, b) => a.misses.length - b.misses.length || (a.hourly_usd ?? Infinity) - (b.hourly_usd ?? Infinity) || a.tpot_ms - b.tpot_ms;
   for (const row of rows) {
     const name = `${row.device} ${row.tp} ${row.dtype}`;
-    if (!found.has(name) || order(row, found.get(name)) < 0) found.set(name, row);
+    if (!found.has(name) || byOrder(row, found.get(name)) < 0) found.set(name, row);
   }
-  return [...found.values()].sort(order);
+  return [...found.values()].sort(byOrder);
+}
+
+/** The first rows and those on the front, then all others. */
+export function folded(rows, count = 5) {
+  const onFront = new Set(front(rows));
+  const isShown = (row, i) => i < count || onFront.has(row);
+  return [rows.filter(isShown), rows.filter((row, i) => !isShown(row, i))];
 }
 
 export const nameOf = (row) => `${row.device} TP${row.tp} ${row.dtype} batch ${row.batch}`;

@@ -10,27 +10,28 @@ const between = (value, band, show) => html`${show(value)} <span class="band">${
 export function PlanTable({ rows, compared = null, chosen = null, choose = null }) {
   return html`
     <div class="scroll" tabindex="0" role="region" aria-label="Configurations">
-      <table class="plan">
+      <table class="cards plan">
         <thead>
           <tr>
             <th scope="col">instance</th><th scope="col" class="number">needed</th><th scope="col">TP</th><th scope="col">weights</th><th scope="col" class="number">batch</th>
             <th scope="col" class="number">$ / 1M tokens</th>${compared != null && html`<th scope="col" class="number">than now</th>`}
-            <th scope="col" class="number">$ / hour</th><th scope="col" class="number">TTFT</th><th scope="col" class="number">TPOT</th><th scope="col" class="number">load</th><th scope="col">behind it</th>
+            <th scope="col" class="number">$ / hour</th><th scope="col" class="number">TTFT</th><th scope="col" class="number">TPOT</th><th scope="col" class="number">load</th><th scope="col">runs</th><th scope="col">behind it</th>
           </tr>
         </thead>
         <tbody>
           ${rows.map(
             (row) => html`<tr class=${`${row.misses.length ? "misses" : ""} ${row === chosen ? "chosen" : ""}`} title=${row.misses.join("; ")}>
               <th scope="row">${choose ? html`<button class="plain" aria-pressed=${String(row === chosen)} aria-label=${`Choose ${nameOf(row)}`} onClick=${() => choose(row)}>${row.device}</button>` : row.device}</th>
-              <td class="number">${between(row.instances, row.bands.instances, count)}</td>
-              <td>${row.tp}</td><td>${row.dtype}</td><td class="number">${row.batch}</td>
-              <td class="number">${dollars(row.usd)}</td>
-              ${compared != null && html`<td class="number">${row.usd == null ? "–" : `${(row.usd / compared).toFixed(2)} ×`}</td>`}
-              <td class="number">${dollars(row.hourly_usd)}</td>
-              <td class="number">${between(row.ttft_ms / 1e3, row.bands.ttft_s, seconds)}</td>
-              <td class="number">${between(row.tpot_ms / 1e3, row.bands.tpot_s, seconds)}</td>
-              <td class="number">${percent(row.load)}</td>
-              <td>${row.provenance}${row.misses.length ? html`, <span class="fault">${row.misses.join("; ")}</span>` : ""}</td>
+              <td data-name="needed" class="number">${between(row.instances, row.bands.instances, count)}</td>
+              <td data-name="TP">${row.tp}</td><td data-name="weights">${row.dtype}</td><td data-name="batch" class="number">${row.batch}</td>
+              <td data-name="$ / 1M tokens" class="number">${dollars(row.usd)}</td>
+              ${compared != null && html`<td data-name="than now" class="number">${row.usd == null ? "–" : `${(row.usd / compared).toFixed(2)} ×`}</td>`}
+              <td data-name="$ / hour" class="number">${dollars(row.hourly_usd)}</td>
+              <td data-name="TTFT" class="number">${between(row.ttft_ms / 1e3, row.bands.ttft_s, seconds)}</td>
+              <td data-name="TPOT" class="number">${between(row.tpot_ms / 1e3, row.bands.tpot_s, seconds)}</td>
+              <td data-name="load" class="number">${percent(row.load)}</td>
+              <td data-name="runs" title=${row.running}>${row.runs}</td>
+              <td data-name="behind it">${row.provenance}${row.misses.length ? html`, <span class="fault">${row.misses.join("; ")}</span>` : ""}</td>
             </tr>`,
           )}
         </tbody>

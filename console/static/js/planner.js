@@ -4,7 +4,7 @@ import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { ask } from "./api.js";
 import { count, dollars, precise, seconds } from "./format.js";
 import { Pareto } from "./pareto.js";
-import { front, nameOf, planStream } from "./plan-stream.js";
+import { byOrder, front, nameOf, planStream } from "./plan-stream.js";
 import { PlanTable } from "./plan-table.js";
 
 const DEBOUNCE_MS = 40;
@@ -80,14 +80,14 @@ export function Planner() {
   const rows = [...answer.parts].flatMap(([device, found]) => found.map((row) => (answer.fresh.has(device) || !answer.isRunning ? row : { ...row, isStale: true })));
   const best = front(rows);
   const own = chosen && (rows.find((row) => nameOf(row) === chosen) ?? null);
-  const cheapest = best.toSorted((a, b) => a.hourly_usd - b.hourly_usd)[0];
-  const shown = own ?? cheapest;
+  const shown = own ?? rows.toSorted(byOrder)[0];
   return html`
     <h1 class="hidden">Planner</h1>
     <${Controls} question=${question} set=${(changes) => setQuestion((old) => ({ ...old, ...changes }))} choices=${choices} />
     <div class="answer" aria-busy=${String(answer.isRunning)}>
       <p class="fault" role="alert">${answer.fault}</p>
-      ${shown && html`<p class="verdict"><b>${own ? nameOf(own) : `Cheapest: ${nameOf(shown)}`}</b> ${count(shown.instances)} ×, ${dollars(shown.hourly_usd)} an hour, ${dollars(shown.usd)} per million tokens; TTFT ${seconds(shown.ttft_ms / 1e3)}, TPOT ${seconds(shown.tpot_ms / 1e3)}${shown.misses.length ? html`; <span class="fault">${shown.misses.join("; ")}</span>` : ""}</p>`}
+      ${shown && html`<p class="verdict"><b>${own ? nameOf(own) : shown.misses.length ? `Nothing holds the limits; first: ${nameOf(shown)}` : `Take ${nameOf(shown)}`}</b> ${count(shown.instances)} ×, ${dollars(shown.hourly_usd)} an hour, ${dollars(shown.usd)} per million tokens; TTFT ${seconds(shown.ttft_ms / 1e3)}, TPOT ${seconds(shown.tpot_ms / 1e3)}${shown.misses.length ? html`; <span class="fault">${shown.misses.join("; ")}</span>` : ""}</p>
+        <p class=${shown.runs === "no" || shown.running.includes("Before it runs") ? "fault" : "dim"}>${shown.running}</p>`}
       <${Pareto} rows=${rows} best=${best} chosen=${shown} choose=${(row) => setChosen(nameOf(row))} />
       <p class="dim small" role="status">${answer.isRunning ? `Planning… ${answer.fresh.size} parts done` : `${count(rows.length)} configurations of ${answer.parts.size} instances`}${answer.redraw_ms ? `, first drawn after ${answer.redraw_ms.toFixed(0)} ms` : ""}</p>
       ${shown && html`<${Download} question=${question} row=${shown} devices=${[shown.device]} />`}

@@ -58,7 +58,7 @@ function Table({ rows, now, abort, label }) {
   const longest = Math.max(...rows.map((row) => (row.e2e_s ?? now - row.arrival) || 0), 1e-3);
   return html`
     <div class="scroll" tabindex="0" role="region" aria-label=${label}>
-      <table class="requests">
+      <table class="cards requests">
         <thead>
           <tr>
             <th scope="col">request</th><th scope="col">${abort ? "state" : "ended"}</th><th scope="col">phases</th><th scope="col" class="number">prompt</th><th scope="col" class="number">cached</th><th scope="col" class="number">output</th>
@@ -69,11 +69,11 @@ function Table({ rows, now, abort, label }) {
           ${rows.map(
             (row) => html`<tr key=${row.sequences[0]}>
               <th scope="row" title=${row.id}><code>${row.id.slice(0, 12)}</code>${row.sequences.length > 1 ? ` ×${row.sequences.length}` : ""}</th>
-              <td>${abort ? stateOf(row) : `${row.finish.join(", ")}, ${seconds(now - row.end)} ago`}</td>
-              <td><${Phases} row=${row} longest=${longest} now=${now} /></td>
-              <td class="number">${count(row.prompt_tokens)}</td><td class="number">${count(row.cached_tokens)}</td><td class="number">${count(row.output_tokens)}${abort ? ` of ${count(row.max_tokens)}` : ""}</td>
-              <td class="number">${seconds(row.ttft_s)}</td><td class="number">${seconds(row.e2e_s ?? now - row.arrival)}</td>
-              <td class="number">${seconds(row.device_s)}${row.is_extrapolated ? html`<abbr title="No measurement stands behind some of it"> *</abbr>` : ""}</td><td class="number">${dollars(row.usd)}</td>
+              <td data-name="state">${abort ? stateOf(row) : `${row.finish.join(", ")}, ${seconds(now - row.end)} ago`}</td>
+              <td data-name="phases"><${Phases} row=${row} longest=${longest} now=${now} /></td>
+              <td data-name="prompt" class="number">${count(row.prompt_tokens)}</td><td data-name="cached" class="number">${count(row.cached_tokens)}</td><td data-name="output" class="number">${count(row.output_tokens)}${abort ? ` of ${count(row.max_tokens)}` : ""}</td>
+              <td data-name="TTFT" class="number">${seconds(row.ttft_s)}</td><td data-name="whole" class="number">${seconds(row.e2e_s ?? now - row.arrival)}</td>
+              <td data-name="on the part" class="number">${seconds(row.device_s)}${row.is_extrapolated ? html`<abbr title="No measurement stands behind some of it"> *</abbr>` : ""}</td><td data-name="cost" class="number">${dollars(row.usd)}</td>
               ${abort && html`<td><button aria-label=${`Abort ${row.id}`} onClick=${() => abort(row)}>Abort</button></td>`}
             </tr>`,
           )}

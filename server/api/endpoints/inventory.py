@@ -73,6 +73,7 @@ def _device(info: EngineInfo, num_engines: int) -> dict[str, Any]:
         "instance": part.name,
         "chip": part.chip.name,
         "num_cores": part.num_cores,
+        "num_instances": info.num_instances,
         "cores_used": info.num_cores * num_engines,
         "tensor_parallel_size": info.tensor_parallel_size,
         "pipeline_parallel_size": info.pipeline_parallel_size,

@@ -14,9 +14,22 @@ from ..http.middleware import header
 from . import key
 from .ring import Caller, KeyRing
 
-# Probes, paths that load balancers poll, and files of the console, which hold no data of this server.
-PUBLIC = frozenset({"/", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version", "/api/version"})
-PUBLIC_BELOW = ("/static/",)
+# Probes, paths that load balancers poll, and pages of the console and the API, which hold no data of this server.
+PUBLIC = frozenset(
+    {
+        "/",
+        "/api/version",
+        "/docs",
+        "/health",
+        "/health/live",
+        "/health/ready",
+        "/load",
+        "/openapi.json",
+        "/ping",
+        "/version",
+    }
+)
+PUBLIC_BELOW = ("/static/", "/docs/")
 # Scopes that open a path; the scope of inference opens all other paths.
 ADMIN: frozenset[key.Scope] = frozenset({"admin"})
 METRICS: frozenset[key.Scope] = frozenset({"metrics"})
@@ -30,15 +43,13 @@ OPENED_BY: dict[str, frozenset[key.Scope]] = {
     "/metrics": METRICS,
     "/inventory": key.SCOPES,
     "/server_info": key.SCOPES,
-    "/openapi.json": key.SCOPES,
-    "/docs": key.SCOPES,
     "/api/tags": key.SCOPES,
     "/models": key.SCOPES,
     "/v1/models": key.SCOPES,
     "/v1/usage": key.SCOPES,
 }
 FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")  # headers of proxies
-OPENED_BELOW = {"/admin/": ADMIN, "/console/": METRICS, "/docs/": key.SCOPES, "/v1/models/": key.SCOPES}
+OPENED_BELOW = {"/admin/": ADMIN, "/console/": METRICS, "/v1/models/": key.SCOPES}
 
 
 class Guard:

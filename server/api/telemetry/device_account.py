@@ -21,7 +21,7 @@ class DeviceAccount:
 
     def __init__(self, clock: Clock, is_idle: Callable[[], bool]) -> None:
         self._clock, self._is_idle = clock, is_idle
-        self._end_s = clock.now()  # of the last step
+        self.ready_s = self._end_s = clock.now()  # `_end_s`: of the last step
         self._reported_idle_ns = 0  # by the engine
         self._shown_idle_ns = 0
         self.busy_ns = {"prefill": 0, "decode": 0}
@@ -59,6 +59,11 @@ class DeviceAccount:
         pause_s = self._clock.now() - self._end_s if self._is_idle() else 0.0
         self._shown_idle_ns = max(self._shown_idle_ns, self._reported_idle_ns + round(pause_s * NS))
         return self._shown_idle_ns
+
+    @property
+    def wall_ns(self) -> int:
+        """Wall clock since the engine was ready: what the instance is paid for."""
+        return round((self._clock.now() - self.ready_s) * NS)
 
     def time_ns(self) -> dict[str, int]:
         """Modelled time by kind; the sum is the engine's whole time."""
@@ -110,6 +115,9 @@ def show_device(account: DeviceAccount, rate: ChargeRate, instruments: Instrumen
     shared = instruments.common
     counters.add(f.DEVICE_TIME, lambda: _seconds(account.time_ns()), **shared)
     counters.add(f.COST, lambda: account.usd(rate), **shared)
+    if rate.usd_per_hour is not None:
+        engine = shared["engine"]
+        counters.add(f.INSTANCE_COST, lambda: {engine: rate.rent_usd(account.wall_ns) or 0.0}, **shared)
     counters.add(f.DEVICE_TOKENS, lambda: account.num_tokens, **shared)
     counters.add(f.DEVICE_PADDING, lambda: account.num_padding, **shared)
     counters.add(f.PACE_STEPS, lambda: account.pace_steps, **shared)

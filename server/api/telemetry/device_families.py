@@ -11,11 +11,18 @@ DEVICE_TIME = MetricFamily(
     "Modelled time of the accelerator: `prefill`, `decode`, or `idle` without work",
     ("model_name", "engine", "kind"),
 )
+INSTANCE_COST = MetricFamily(
+    "neuronserve:instance_cost_usd",
+    "counter",
+    "dollars",
+    "What the instances cost since the engine was ready: their price x wall clock, busy or not. Its increase over that "
+    "of all tokens, times a million, is the dollars per million tokens. Absent where no price is known",
+)
 COST = MetricFamily(
     "neuronserve:cost_usd",
     "counter",
     "dollars",
-    "Price of that time: `prefill` and `decode` are attributed to requests, `idle` and `unused_cores` (of the "
+    "Price of the modelled time: `prefill` and `decode` are attributed to requests, `idle` and `unused_cores` (of the "
     "instance, in no engine) are not; the sum is modelled time x the instance's price. Absent where no price is known",
     ("model_name", "engine", "kind"),
 )

@@ -41,7 +41,9 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def keyed(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     model = write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
     data = str(tmp_path_factory.mktemp("data"))
-    with running_server(model, "--api-keys-file", str(file), "--data-dir", data, "--public-paths", "/docs") as running:
+    with running_server(
+        model, "--api-keys-file", str(file), "--data-dir", data, "--public-paths", "/v1/models"
+    ) as running:
         yield running
 
 
@@ -63,14 +65,15 @@ def usage(server: Server, key: str, name: str | None = None) -> dict[str, object
         ("GET", "/console/choices", {"ops", "prometheus"}),
         ("GET", "/inventory", {"ops", "prometheus", "a"}),
         ("GET", "/server_info", {"ops", "prometheus", "a"}),
-        ("GET", "/v1/models", {"ops", "prometheus", "a"}),
+        ("GET", "/v1/models", {None, "ops", "prometheus", "a"}),
         ("GET", "/v1/usage", {"ops", "prometheus", "a"}),
         ("POST", "/tokenize", {"ops", "a"}),
         ("POST", "/v1/completions", {"ops", "a"}),
         ("POST", "/reset_prefix_cache", {"ops"}),
         ("POST", "/admin/abort-request", {"ops"}),
         ("GET", "/docs", {None, "ops", "prometheus", "a"}),
-        ("GET", "/docs/start.js", {"ops", "prometheus", "a"}),
+        ("GET", "/docs/start.js", {None, "ops", "prometheus", "a"}),
+        ("GET", "/openapi.json", {None, "ops", "prometheus", "a"}),
         ("GET", "/health/ready", {None, "ops", "prometheus", "a"}),
     ],
 )
