@@ -1,22 +1,30 @@
-{{/* The pod of either kind of workload, from `metadata` on. No label of it names the chart's version: that alone rolls no pod.
-Its settings are an annotation that it mounts as a file, not a ConfigMap beside it: they are accepted or refused together
-with the pod, and `kubectl rollout undo` takes them back with it. */}}
+{{/* The pod of a component, from `metadata` on. The argument is the list (context, component): `server`, or what stands beside
+it. No label of it names the chart's version: that alone rolls no pod. The server's settings are an annotation that it
+mounts as a file, not a ConfigMap beside it: they are accepted or refused together with the pod, and `kubectl rollout undo`
+takes them back with it. */}}
 {{- define "neuronserve.pod" -}}
-{{- $v := .Values -}}
+{{- $root := index . 0 }}
+{{- $component := index . 1 }}
+{{- $v := $root.Values }}
+{{- $own := dict }}
+{{- if eq $component "server" }}
+{{- $_ := set $own "neuronserve/config.yaml" (include "neuronserve.settings" $root) }}
+{{- end }}
+{{- if and (include "neuronserve.hasKeys" $component) $v.auth.apiKeys (not $v.auth.existingSecret) }}
+{{- $_ := set $own "checksum/secret" (join "," $v.auth.apiKeys | sha256sum) }}
+{{- end -}}
 metadata:
   labels:
-    {{- merge (include "neuronserve.selectorLabels" . | fromYaml) $v.podLabels $v.commonLabels | toYaml | nindent 4 }}
+    {{- merge (include "neuronserve.selector" . | fromYaml) $v.podLabels $v.commonLabels | toYaml | nindent 4 }}
+  {{- with merge $own $v.podAnnotations }}
   annotations:
-    {{- $own := dict "neuronserve/config.yaml" (include "neuronserve.settings" .) }}
-    {{- if and $v.auth.apiKeys (not $v.auth.existingSecret) }}
-    {{- $_ := set $own "checksum/secret" (join "," $v.auth.apiKeys | sha256sum) }}
-    {{- end }}
-    {{- merge $own $v.podAnnotations | toYaml | nindent 4 }}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 spec:
-  serviceAccountName: "{{ include "neuronserve.serviceAccountName" . }}"
-  automountServiceAccountToken: false
+  serviceAccountName: "{{ include "neuronserve.serviceAccountName" $root }}"
+  automountServiceAccountToken: {{ and (eq $component "head") $v.autoscaling.enabled }}
   enableServiceLinks: false
-  terminationGracePeriodSeconds: {{ include "neuronserve.gracePeriod" . }}
+  terminationGracePeriodSeconds: {{ include "neuronserve.gracePeriod" $root }}
   {{- with $v.podSecurityContext }}
   securityContext:
     {{- toYaml . | nindent 4 }}
@@ -25,40 +33,95 @@ spec:
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with $v.initContainers }}
+  {{- $isWaiting := and (eq $component "server") (eq $v.mode "leaderworkerset") }}
+  {{- $before := ternary $v.initContainers list (not (empty (include "neuronserve.computes" $component))) }}
+  {{- if or $isWaiting $before }}
   initContainers:
+    {{- if $isWaiting }}
+    {{- include "neuronserve.stagesWait" $root | nindent 4 }}
+    {{- end }}
+    {{- with $before }}
     {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- end }}
   containers:
     - name: server
       {{- include "neuronserve.container" . | nindent 6 }}
+    {{- if include "neuronserve.computes" $component }}
     {{- with $v.extraContainers }}
     {{- toYaml . | nindent 4 }}
+    {{- end }}
     {{- end }}
   volumes:
     {{- include "neuronserve.volumes" . | nindent 4 }}
   {{- include "neuronserve.scheduling" . | nindent 2 }}
 {{- end }}
 
+{{/* Whether a component has models: their files, and what values say of "the server". */}}
+{{- define "neuronserve.computes" -}}
+{{- if not (has . (list "router" "picker")) }}true{{ end }}
+{{- end }}
+
+{{/* Whether a component reads callers' keys. */}}
+{{- define "neuronserve.hasKeys" -}}
+{{- if has . (list "server" "head" "worker") }}true{{ end }}
+{{- end }}
+
+{{/* The argument is the list (context, component); the part of one component is `neuronserve.<component>Container`. */}}
 {{- define "neuronserve.container" -}}
-{{- $v := .Values -}}
-image: {{ include "neuronserve.image" . }}
+{{- $root := index . 0 }}
+{{- $component := index . 1 }}
+{{- $v := $root.Values -}}
+image: {{ include "neuronserve.image" $root }}
 imagePullPolicy: {{ $v.image.pullPolicy }}
+env:
+  {{- include "neuronserve.env" . | nindent 2 }}
+{{- if include "neuronserve.computes" $component }}
+{{- with $v.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{ include (printf "neuronserve.%sContainer" $component) $root }}
+{{- $sleep := $v.preStopSleepSeconds | int }}
+{{- if eq $component "stage" }}
+{{- /* Until the server, which goes with it, has drained. */}}
+{{- $sleep = sub (include "neuronserve.gracePeriod" $root | int) 5 }}
+{{- end }}
+lifecycle:
+  preStop:
+    {{- if semverCompare ">=1.30-0" $root.Capabilities.KubeVersion.Version }}
+    sleep:
+      seconds: {{ $sleep }}
+    {{- else }}
+    exec:
+      command: [python, -c, "import time; time.sleep({{ $sleep }})"]
+    {{- end }}
+terminationMessagePolicy: FallbackToLogsOnError
+{{- with $v.securityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+volumeMounts:
+  {{- include "neuronserve.volumeMounts" . | nindent 2 }}
+{{- end }}
+
+{{- define "neuronserve.serverContainer" -}}
+{{- $v := .Values -}}
 args:
   - serve
   - --config=/etc/neuronserve/config.yaml
   - {{ printf "--host=%s" $v.server.host | quote }}
   - --port={{ $v.server.port | int }}
   - --health-port={{ $v.server.healthPort | int }}
+  {{- if eq $v.mode "leaderworkerset" }}
+  {{- range (include "neuronserve.stages" . | fromYamlArray) }}
+  - --pipeline-stages={{ . }}
+  {{- end }}
+  {{- end }}
   {{- range $v.extraArgs }}
   - {{ . | quote }}
   {{- end }}
-env:
-  {{- include "neuronserve.env" . | nindent 2 }}
-{{- with $v.envFrom }}
-envFrom:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
 ports:
   - name: http
     containerPort: {{ $v.server.port | int }}
@@ -74,65 +137,59 @@ ports:
     port: health
     {{- else }}
     port: http
-    {{- if $v.tls.existingSecret }}
+    {{- if include "neuronserve.hasTls" (list $ "server") }}
     scheme: HTTPS
     {{- end }}
     {{- end }}
   {{- toYaml (get $v.probes (trimSuffix "Probe" $probe)) | nindent 2 }}
 {{- end }}
-lifecycle:
-  preStop:
-    {{- if semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}
-    sleep:
-      seconds: {{ $v.preStopSleepSeconds | int }}
-    {{- else }}
-    exec:
-      command: [python, -c, "import time; time.sleep({{ $v.preStopSleepSeconds | int }})"]
-    {{- end }}
-terminationMessagePolicy: FallbackToLogsOnError
 resources:
   {{- include "neuronserve.resources" . | nindent 2 }}
-{{- with $v.securityContext }}
-securityContext:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-volumeMounts:
-  {{- include "neuronserve.volumeMounts" . | nindent 2 }}
 {{- end }}
 
+{{/* The argument is the list (context, component). */}}
 {{- define "neuronserve.volumeMounts" -}}
+{{- $v := (index . 0).Values }}
+{{- $component := index . 1 }}
+{{- $isServer := eq $component "server" }}
+{{- $computes := include "neuronserve.computes" $component -}}
+- name: tmp
+  mountPath: /tmp
+{{- if $isServer }}
 - name: config
   mountPath: /etc/neuronserve
   readOnly: true
+{{- end }}
+{{- if $computes }}
 - name: cache
   mountPath: /cache
-- name: tmp
-  mountPath: /tmp
-{{- if .Values.model.existingClaim }}
+{{- end }}
+{{- if and $computes $v.model.existingClaim }}
 - name: models
   mountPath: /models
   readOnly: true
 {{- end }}
-{{- if .Values.auth.keysFileSecret }}
-- name: keys
-  mountPath: /etc/neuronserve-keys
+{{- range (include "neuronserve.secretVolumes" . | fromYamlArray) }}
+- name: {{ .name }}
+  mountPath: /etc/neuronserve-{{ .name }}
   readOnly: true
 {{- end }}
-{{- if .Values.tls.existingSecret }}
-- name: tls
-  mountPath: /etc/neuronserve-tls
-  readOnly: true
-{{- end }}
-{{- with .Values.extraVolumeMounts }}
+{{- if $computes }}
+{{- with $v.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
+{{- end }}
 
-{{/* Every path that is written lies on a volume, because the root file system is read-only. */}}
+{{/* Every path that is written lies on a volume, because the root file system is read-only. The argument is
+the list (context, component). */}}
 {{- define "neuronserve.env" -}}
-{{- $v := .Values -}}
+{{- $root := index . 0 }}
+{{- $component := index . 1 }}
+{{- $v := $root.Values -}}
 - name: HOME
   value: /tmp
+{{- if include "neuronserve.computes" $component }}
 - name: XDG_CACHE_HOME
   value: /cache
 - name: HF_HOME
@@ -150,15 +207,15 @@ volumeMounts:
       name: {{ . | quote }}
       key: {{ $v.huggingface.existingSecretKey | quote }}
 {{- end }}
-{{- with include "neuronserve.authSecret" . }}
+{{- with ternary (include "neuronserve.authSecret" $root) "" (not (empty (include "neuronserve.hasKeys" $component))) }}
 - name: NEURONSERVE_API_KEY
   valueFrom:
     secretKeyRef:
       name: {{ . | quote }}
-      key: "{{ include "neuronserve.authSecretKey" $ }}"
+      key: "{{ include "neuronserve.authSecretKey" $root }}"
 {{- end }}
 {{- $cpu := ternary "limits.cpu" (ternary "requests.cpu" "" (hasKey (default dict $v.resources.requests) "cpu")) (hasKey (default dict $v.resources.limits) "cpu") }}
-{{- if $cpu }}
+{{- if and $cpu (has $component (list "server" "stage")) }}
 - name: NEURONSERVE_CPU_THREADS
   valueFrom:
     resourceFieldRef:
@@ -166,8 +223,15 @@ volumeMounts:
       resource: {{ $cpu }}
       divisor: "1"
 {{- end }}
+{{- if and (eq $component "server") (eq $v.mode "leaderworkerset") }}
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+{{- end }}
 {{- with $v.env }}
 {{ toYaml . }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -175,7 +239,7 @@ volumeMounts:
 {{- define "neuronserve.resources" -}}
 {{- $resources := deepCopy .Values.resources }}
 {{- if eq .Values.accelerator.type "neuron" }}
-{{- $cores := mul .Values.tensorParallelSize .Values.dataParallelSize }}
+{{- $cores := include "neuronserve.cores" . | int }}
 {{- $device := get (.Files.Get "files/devices.json" | fromJson) .Values.device }}
 {{- $per := ternary 1 $device.coresPerDevice (eq .Values.accelerator.resourceName "aws.amazon.com/neuroncore") }}
 {{- $count := .Values.accelerator.count | default (divf $cores $per | ceil) | int }}
@@ -186,17 +250,25 @@ volumeMounts:
 {{- toYaml $resources }}
 {{- end }}
 
+{{/* The argument is the list (context, component). */}}
 {{- define "neuronserve.volumes" -}}
-{{- $v := .Values -}}
+{{- $root := index . 0 }}
+{{- $component := index . 1 }}
+{{- $v := $root.Values }}
+{{- $isServer := eq $component "server" }}
+{{- $computes := include "neuronserve.computes" $component -}}
+- name: tmp
+  emptyDir: {}
+{{- if $isServer }}
 - name: config
   downwardAPI:
     items:
       - path: config.yaml
         fieldRef:
           fieldPath: metadata.annotations['neuronserve/config.yaml']
-- name: tmp
-  emptyDir: {}
-{{- if not $v.cache.persistence.enabled }}
+{{- end }}
+{{- if not $computes }}
+{{- else if not $v.cache.persistence.enabled }}
 - name: cache
   emptyDir:
     {{- if $v.cache.sizeLimit }}
@@ -206,40 +278,54 @@ volumeMounts:
 {{- else if eq $v.kind "Deployment" }}
 - name: cache
   persistentVolumeClaim:
-    claimName: {{ default (printf "%s-cache" (include "neuronserve.fullname" .)) $v.cache.persistence.existingClaim | quote }}
+    claimName: {{ default (printf "%s-cache" (include "neuronserve.fullname" $root)) $v.cache.persistence.existingClaim | quote }}
 {{- end }}
-{{- with $v.model.existingClaim }}
+{{- if and $computes $v.model.existingClaim }}
 - name: models
   persistentVolumeClaim:
-    claimName: {{ . | quote }}
+    claimName: {{ $v.model.existingClaim | quote }}
     readOnly: true
 {{- end }}
-{{- with $v.auth.keysFileSecret }}
-- name: keys
+{{- range (include "neuronserve.secretVolumes" . | fromYamlArray) }}
+- name: {{ .name }}
   secret:
-    secretName: {{ . | quote }}
+    secretName: {{ .secret | quote }}
     items:
-      - key: keys.yaml
-        path: keys.yaml
+      {{- range $path, $key := .files }}
+      - key: {{ $key | quote }}
+        path: {{ $path }}
+      {{- end }}
 {{- end }}
-{{- with $v.tls.existingSecret }}
-- name: tls
-  secret:
-    secretName: {{ . | quote }}
-    items:
-      - key: tls.crt
-        path: tls.crt
-      - key: tls.key
-        path: tls.key
-{{- end }}
+{{- if $computes }}
 {{- with $v.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
+{{- end }}
 
+{{/* Secrets that a component mounts as files, below /etc/neuronserve-<name>. The argument is the list (context, component). */}}
+{{- define "neuronserve.secretVolumes" -}}
+{{- $v := (index . 0).Values }}
+{{- $volumes := list }}
+{{- if and $v.auth.keysFileSecret (include "neuronserve.hasKeys" (index . 1)) }}
+{{- $volumes = append $volumes (dict "name" "keys" "secret" $v.auth.keysFileSecret "files" (dict "keys.yaml" "keys.yaml")) }}
+{{- end }}
+{{- if include "neuronserve.hasTls" . }}
+{{- $volumes = append $volumes (dict "name" "tls" "secret" $v.tls.existingSecret "files" (dict "tls.crt" "tls.crt" "tls.key" "tls.key")) }}
+{{- end }}
+{{- if and (eq $v.mode "leaderworkerset") (has (index . 1) (list "server" "stage")) }}
+{{- $volumes = append $volumes (dict "name" "pipeline" "secret" $v.pipeline.existingSecret "files" (dict "key" $v.pipeline.existingSecretKey)) }}
+{{- end }}
+{{- toYaml $volumes }}
+{{- end }}
+
+{{/* The argument is the list (context, component). */}}
 {{- define "neuronserve.scheduling" -}}
-{{- $v := .Values }}
-{{- $isNeuron := eq $v.accelerator.type "neuron" }}
+{{- $root := index . 0 }}
+{{- $component := index . 1 }}
+{{- $v := $root.Values }}
+{{- $computes := include "neuronserve.computes" $component }}
+{{- $isNeuron := and (not (empty $computes)) (ne $component "head") (eq $v.accelerator.type "neuron") }}
 {{- $selector := ternary (dict "node.kubernetes.io/instance-type" $v.device) dict $isNeuron }}
 {{- with merge (deepCopy $v.nodeSelector) $selector }}
 nodeSelector:
@@ -250,13 +336,13 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $v.affinity }}
+{{- with ternary $v.affinity dict (not (empty $computes)) }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $v.topologySpreadConstraints }}
+{{- with ternary $v.topologySpreadConstraints (include "neuronserve.proxy" . | fromYaml).topologySpreadConstraints (not (empty $computes)) }}
 topologySpreadConstraints:
-  {{- $own := dict "labelSelector" (dict "matchLabels" (include "neuronserve.selectorLabels" $ | fromYaml)) }}
+  {{- $own := dict "labelSelector" (dict "matchLabels" (include "neuronserve.selector" $ | fromYaml)) }}
   {{- range . }}
   - {{ toYaml (merge (deepCopy .) $own) | nindent 4 | trim }}
   {{- end }}
@@ -264,10 +350,12 @@ topologySpreadConstraints:
 {{- with $v.priorityClassName }}
 priorityClassName: {{ . | quote }}
 {{- end }}
+{{- if $computes }}
 {{- with $v.schedulerName }}
 schedulerName: {{ . | quote }}
 {{- end }}
 {{- with $v.runtimeClassName }}
 runtimeClassName: {{ . | quote }}
+{{- end }}
 {{- end }}
 {{- end }}
