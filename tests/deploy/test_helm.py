@@ -31,9 +31,10 @@ from tests.deploy.chart import (
     values_file,
     workload,
 )
+from tests.deploy.test_custom_kinds import SCHEMAS
 
 KUBERNETES_VERSIONS = ("1.29", "1.33", "1.36")
-CUSTOM = {"HTTPRoute", "InferencePool", "PrometheusRule", "ServiceMonitor", "ScaledObject"}  # kinds with no schema here
+CUSTOM = {name.split()[1] for name in SCHEMAS}  # kinds that Kubernetes itself does not know
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -84,16 +85,20 @@ def test_old_clusters_sleep_by_a_command(helm: str) -> None:
     assert pre_stop == {"exec": {"command": ["python", "-c", "import time; time.sleep(10)"]}}
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "LeaderWorkerSet"])
 @pytest.mark.parametrize("release", ["on", "123", "a.b", "a-release-name-as-long-as-helm-lets-it-be-53-letterss"])
 def test_any_release_name_makes_names_that_services_may_have(helm: str, release: str, kind: str) -> None:
     toggles = ("--set", f"kind={kind}", "--set", "cache.persistence.enabled=true,dashboard.enabled=true")
+    most = 52  # of the pods' controller-revision-hash
+    if kind == "LeaderWorkerSet":
+        toggles = ("--set", "mode=leaderworkerset,pipeline.size=2,pipeline.existingSecret=key")
+        most = 45
     ran = run_helm(helm, "template", release, str(CHART), *toggles)
     assert ran.returncode == 0, ran.stderr
     for document in manifests(ran.stdout):
         name = document["metadata"]["name"]
         assert isinstance(name, str)
-        assert len(name) <= (52 if document["kind"] == "StatefulSet" else 63)  # of its pods' controller-revision-hash
+        assert len(name) <= (most if document["kind"] in ("StatefulSet", "LeaderWorkerSet") else 63)
         assert name[0].isalpha()
         assert "." not in name
         assert document["metadata"]["labels"]["app.kubernetes.io/instance"] == release

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
+from neuronserve.cli.every import BY_COMMAND
+from neuronserve.server.settings.sources import load_settings
 from tests.deploy.chart import (
     CASES,
     component,
@@ -157,6 +160,18 @@ def test_every_path_that_is_written_lies_on_a_volume_that_exists(case: str) -> N
         assert len(paths) >= (1 if component(pod) in {"router", "picker"} else 4)
         assert all(path.startswith(writable) for path in paths)
         assert "/tmp" in writable
+
+
+def test_every_command_takes_the_arguments_of_its_pods(case: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("{}")
+    for pod in pods(golden(case)):
+        for command, *arguments in filter(None, [pod["spec"]["containers"][0].get("args")]):
+            given = [each.replace("/etc/neuronserve/", f"{tmp_path}/") for each in arguments]
+            if component(pod) == "server":  # whose key of stages is in its file
+                given = [each for each in given if not each.startswith("--pipeline-stages=")]
+            assert command in {*BY_COMMAND, "pick"}
+            if command in BY_COMMAND:
+                assert load_settings(BY_COMMAND[command], given).model_fields_set - {"config"}
 
 
 def test_claims_exist_or_are_the_users(case: str) -> None:
