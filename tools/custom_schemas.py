@@ -1,8 +1,8 @@
 """Schemas of other projects' objects that the chart makes: `python -m tools.custom_schemas` writes those of the tests.
 
 They come from the definitions (CustomResourceDefinition) of the releases in SOURCES: downloaded, or read from the
-folder `--source` under their names. Kept is what an API server checks before the projects' own code does: fields, types,
-ranges and patterns, without prose, rules in CEL and `status`. Objects are closed, because unknown fields are dropped.
+folder `--source` under their names. Kept are fields, types, ranges and patterns; prose, rules in CEL and `status` are
+not. Objects are closed, because an API server drops unknown fields.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from tests.deploy.chart import (
     golden_file,
     manifests,
     of_kind,
+    only,
     run_helm,
     server_container,
     settings_text,
@@ -194,6 +195,12 @@ def test_labels_and_annotations_of_the_chart_win_over_equal_ones(helm: str) -> N
         monitor["metadata"]["labels"].items()
         >= {"app.kubernetes.io/name": "neuronserve", "release": "prometheus"}.items()
     )
+
+
+def test_a_release_of_another_name_is_scraped(helm: str) -> None:
+    rendered = manifests(template(helm, values={"serviceMonitor": {"enabled": True}, "nameOverride": "mine"}))
+    wanted = only(rendered, "ServiceMonitor")["spec"]["selector"]["matchLabels"].items()
+    assert [each for each in of_kind(rendered, "Service") if wanted <= each["metadata"]["labels"].items()]
 
 
 def test_a_scaler_asks_for_the_mean_of_several_engines(helm: str) -> None:

@@ -1,8 +1,10 @@
-"""The test of a router that `helm test` runs: with real servers, a real router, and an API server that ends a pod."""
+"""Scripts of the chart: the test of a router that `helm test` runs, with real servers, a real router, and an API server
+that ends a pod; and a server's wait for its stages."""
 
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.api.serving import Server, running_server, until, write_checkpoint
-from tests.deploy.chart import Manifest, golden, of_kind
+from tests.api.serving import PATIENCE_S, Server, running_server, until, write_checkpoint
+from tests.deploy.chart import Manifest, golden, of_kind, pods
 from tests.route.routers import metric, running_router
 
 (TEST,) = (each for each in of_kind(golden("router"), "Pod") if each["metadata"]["name"].endswith("-failover"))
@@ -108,6 +110,19 @@ def test_streams_go_on_behind_a_router_when_a_server_is_ended(servers: list[Serv
     ]
     assert (alone.returncode, len(asked_once.asked)) == (0, 1)  # the last server is not ended
     assert alone.stdout.startswith("not tried: 1 server is ready")
+
+
+def test_a_server_waits_for_all_of_its_stages() -> None:
+    (waiting,) = pods(golden("leaderworkerset"))[0]["spec"]["initContainers"]
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.socket() as second:
+        second.bind(("127.0.0.1", 0))  # a stage that does not listen yet
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in (first, second)]
+        command = [sys.executable, *waiting["command"][1:], *addresses]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(f"{addresses[1]}: ")
+            second.listen()
+            assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.slow
