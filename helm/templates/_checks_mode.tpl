@@ -6,7 +6,7 @@
 {{- $rules := list
       (list (and (or $isRay $isGroups) (ne $v.kind "Deployment")) (printf "kind is %s: mode %s has pods of its own" $v.kind $v.mode))
       (list (and $v.inferencePool.enabled (has $v.mode (list "router" "rayservice"))) (printf "inferencePool.enabled is true: in mode %s a router chooses the server already" $v.mode))
-      (list (ne (and $v.autoscaling.enabled $isRay) (and $v.autoscaling.enabled (eq $v.autoscaling.type "ray"))) (printf "autoscaling.type is %s: mode rayservice has ray, and the other modes hpa or keda; mode is %s" $v.autoscaling.type $v.mode))
+      (list (and $isRay $v.autoscaling.enabled) "autoscaling.enabled is true: mode rayservice has the workers of replicaCount")
       (list (and $isGroups (lt ($v.pipeline.size | int) 2)) (printf "pipeline.size is %v: mode leaderworkerset needs at least 2" $v.pipeline.size))
       (list (and $isGroups (not $v.pipeline.existingSecret)) "pipeline.existingSecret: name the Secret with the key that the stages of mode leaderworkerset share")
       (list (and $isGroups (gt ($v.dataParallelSize | int) 1)) (printf "dataParallelSize is %v: a stage of mode leaderworkerset computes for one engine; set replicaCount" $v.dataParallelSize))

@@ -22,7 +22,7 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: "{{ include "neuronserve.serviceAccountName" $root }}"
-  automountServiceAccountToken: {{ and (eq $component "head") $v.autoscaling.enabled }}
+  automountServiceAccountToken: false
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ include "neuronserve.gracePeriod" $root }}
   {{- with $v.podSecurityContext }}

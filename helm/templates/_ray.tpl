@@ -13,7 +13,7 @@ serveConfigV2: |
       route_prefix: /
       import_path: neuronserve.server.ray.app:build
       args:
-        num_replicas: {{ ternary "auto" $workers $v.autoscaling.enabled }}
+        num_replicas: {{ $workers }}
         {{- include "neuronserve.settings" . | nindent 8 }}
 upgradeStrategy:
   type: {{ $v.ray.upgradeType }}
@@ -37,13 +37,6 @@ rayClusterConfig:
   rayVersion: {{ $v.ray.version | quote }}
   authOptions:
     mode: token
-  {{- if $v.autoscaling.enabled }}
-  enableInTreeAutoscaling: true
-  autoscalerOptions:
-    idleTimeoutSeconds: {{ $v.autoscaling.scaleDownStabilizationSeconds | int }}
-    securityContext:
-      {{- omit $v.securityContext "readOnlyRootFilesystem" | toYaml | nindent 6 }}
-  {{- end }}
   headGroupSpec:
     rayStartParams:
       num-cpus: "0"
@@ -52,27 +45,45 @@ rayClusterConfig:
   workerGroupSpecs:
     - groupName: server
       replicas: {{ $workers }}
-      minReplicas: {{ ternary $v.autoscaling.minReplicas $workers $v.autoscaling.enabled | int }}
-      maxReplicas: {{ ternary $v.autoscaling.maxReplicas $workers $v.autoscaling.enabled | int }}
+      minReplicas: {{ $workers }}
+      maxReplicas: {{ $workers }}
       rayStartParams: {}
       template:
         {{- include "neuronserve.pod" (list . "worker") | nindent 8 }}
 {{- end }}
 
-{{/* Workers at first, or always without autoscaling. */}}
 {{- define "neuronserve.rayWorkers" -}}
-{{- if .Values.autoscaling.enabled }}{{ .Values.autoscaling.minReplicas | int }}{{ else }}{{ .Values.replicaCount | default 1 | int }}{{ end }}
+{{ .Values.replicaCount | default 1 | int }}
 {{- end }}
 
-{{/* The operator adds the command, the token and the probe of liveness; its own probe of readiness needs wget. */}}
+{{/* The operator adds the command, the token and further probes. It finds the dashboard by the name of its port, and deploys
+the application when the head is ready. */}}
 {{- define "neuronserve.headContainer" -}}
-{{ include "neuronserve.rayPorts" . }}
+ports:
+  - name: gcs-server
+    containerPort: 6379
+    protocol: TCP
+  - name: dashboard
+    containerPort: 8265
+    protocol: TCP
+  {{- include "neuronserve.rayPorts" . | nindent 2 }}
+startupProbe:
+  exec:
+    command:
+      - python
+      - -c
+      - |
+        {{- .Files.Get "files/workers.py" | trim | nindent 8 }}
+      - {{ include "neuronserve.rayWorkers" . | quote }}
+  {{- toYaml .Values.probes.startup | nindent 2 }}
 resources:
   {{- toYaml .Values.ray.headResources | nindent 2 }}
 {{- end }}
 
+{{/* The operator's own probe of readiness needs wget. */}}
 {{- define "neuronserve.workerContainer" -}}
-{{ include "neuronserve.rayPorts" . }}
+ports:
+  {{- include "neuronserve.rayPorts" . | nindent 2 }}
 readinessProbe:
   httpGet:
     path: /-/healthz
@@ -83,11 +94,10 @@ resources:
 {{- end }}
 
 {{- define "neuronserve.rayPorts" -}}
-ports:
-  - name: serve
-    containerPort: {{ .Values.server.port | int }}
-    protocol: TCP
-  - name: metrics
-    containerPort: 8080
-    protocol: TCP
+- name: serve
+  containerPort: {{ .Values.server.port | int }}
+  protocol: TCP
+- name: metrics
+  containerPort: 8080
+  protocol: TCP
 {{- end }}

@@ -113,14 +113,17 @@ def test_ray_serves_with_the_charts_settings() -> None:
     config = yaml.safe_load(spec["serveConfigV2"])
     (application,) = config["applications"]
     assert application["import_path"] == "neuronserve.server.ray.app:build"
-    assert application["args"]["num_replicas"] == "auto"
-    for pod in pods(golden("rayservice"))[:2]:
-        ports = {each["name"]: each["containerPort"] for each in pod["spec"]["containers"][0]["ports"]}
-        assert ports["serve"] == config["http_options"]["port"]
+    containers = [pod["spec"]["containers"][0] for pod in pods(golden("rayservice"))[:2]]
+    ports = [{each["name"]: each["containerPort"] for each in container["ports"]} for container in containers]
+    assert [each["serve"] for each in ports] == [config["http_options"]["port"]] * 2
+    assert ports[1].items() >= {"gcs-server": 6379, "dashboard": 8265}.items()  # the operator asks for them by name
+    assert {"command", "args"}.isdisjoint({*containers[0], *containers[1]})  # which are the operator's
     cluster = spec["rayClusterConfig"]
     assert cluster["authOptions"] == {"mode": "token"}
     (workers,) = cluster["workerGroupSpecs"]
-    assert (workers["minReplicas"], workers["maxReplicas"]) == (2, 8)
+    assert (workers["minReplicas"], workers["maxReplicas"]) == (3, 3)
+    assert application["args"]["num_replicas"] == workers["replicas"] == 3
+    assert containers[1]["startupProbe"]["exec"]["command"][3] == "3"
 
 
 def test_definitions_are_closed_and_keep_their_limits(tmp_path: Path) -> None:

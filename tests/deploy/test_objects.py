@@ -91,8 +91,8 @@ def test_named_ports_exist_in_the_pods_that_they_are_of(case: str) -> None:
     for pod in pods(documents):
         probes = [value for key, value in pod["spec"]["containers"][0].items() if key.endswith("Probe")]
         for probe in probes:
-            (handler,) = (probe[kind] for kind in ("httpGet", "tcpSocket", "grpc") if kind in probe)
-            assert handler["port"] in ports[component(pod)] | {9003}
+            (handler,) = (probe[kind] for kind in ("httpGet", "tcpSocket", "grpc", "exec") if kind in probe)
+            assert "command" in handler or handler["port"] in ports[component(pod)] | {9003}
     for service in of_kind(documents, "Service"):
         named = ports[service["spec"]["selector"]["app.kubernetes.io/component"]]
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= named
@@ -131,13 +131,12 @@ def test_only_neuron_asks_for_neuron(case: str) -> None:
 
 def test_pods_obey_the_restricted_security_standard(case: str) -> None:
     own = {"server", "chat", "failover"}  # other containers are the user's
-    has_token = {"head"}  # of Ray's autoscaler
     for pod in pods(golden(case)):
         spec = pod["spec"]
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         is_failover = pod["metadata"].get("name", "").endswith("-failover")  # the test that ends a server
-        assert spec["automountServiceAccountToken"] is (is_failover or component(pod) in has_token)
+        assert spec["automountServiceAccountToken"] is is_failover
         assert spec["enableServiceLinks"] is False
         containers = [each for each in spec["containers"] if each["name"] in own]
         assert len(containers) == 1
