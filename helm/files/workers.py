@@ -1,4 +1,4 @@
-"""Fail until as many workers as the argument have joined this head: applications are placed on the nodes of the moment."""
+"""Fail until as many workers as the argument have joined this head: an application is placed on the nodes of now."""
 
 import json
 import os

@@ -195,6 +195,15 @@ the list (context, component). */}}
     fieldRef:
       fieldPath: metadata.name
 {{- end }}
+{{- if has $component (list "head" "worker") }}
+{{- /* A replica listens at a free port of its node; the image has others for a server. */}}
+- name: NEURONSERVE_HOST
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+- name: NEURONSERVE_PORT
+  value: "0"
+{{- end }}
 {{- with $v.env }}
 {{ toYaml . }}
 {{- end }}

@@ -13,6 +13,7 @@ serveConfigV2: |
       route_prefix: /
       import_path: neuronserve.server.ray.app:build
       args:
+        distributed: ray
         num_replicas: {{ $workers }}
         {{- include "neuronserve.settings" . | nindent 8 }}
 upgradeStrategy:

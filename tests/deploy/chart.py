@@ -27,6 +27,7 @@ HELM_VERSIONS = ("3.19.0", "4.1.4")
 KUBERNETES = "1.34.0"  # that the golden manifests are for
 RELEASE, NAMESPACE = "rel", "ns"
 SETTINGS = "neuronserve/config.yaml"
+OF_RAY = {"distributed", "num_replicas"}  # settings of `neuronserve serve` on a Ray cluster
 WORKLOADS = ("Deployment", "StatefulSet", "LeaderWorkerSet", "RayService")
 ON_SERVERS = tuple(
     case for case in CASES if case != "rayservice"
@@ -120,7 +121,7 @@ def settings_text(documents: tuple[Manifest, ...]) -> str:
     """The server's settings as YAML: an annotation of the pods that they mount as a file, or Ray's arguments."""
     if workload(documents)["kind"] == "RayService":
         (application,) = yaml.safe_load(workload(documents)["spec"]["serveConfigV2"])["applications"]
-        return yaml.safe_dump({name: each for name, each in application["args"].items() if name != "num_replicas"})
+        return yaml.safe_dump({name: each for name, each in application["args"].items() if name not in OF_RAY})
     return str(pods(documents)[0]["metadata"]["annotations"][SETTINGS])
 
 

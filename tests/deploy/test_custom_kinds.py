@@ -123,6 +123,11 @@ def test_ray_serves_with_the_charts_settings() -> None:
     (workers,) = cluster["workerGroupSpecs"]
     assert (workers["minReplicas"], workers["maxReplicas"]) == (3, 3)
     assert application["args"]["num_replicas"] == workers["replicas"] == 3
+    assert application["args"]["distributed"] == "ray"
+    for container in containers:  # the image's are those of a server alone
+        given = {each["name"]: each for each in container["env"]}
+        assert given["NEURONSERVE_PORT"]["value"] == "0"
+        assert given["NEURONSERVE_HOST"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
     assert containers[1]["startupProbe"]["exec"]["command"][3] == "3"
 
 
