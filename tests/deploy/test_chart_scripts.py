@@ -1,5 +1,5 @@
 """Scripts of the chart: the test of a router that `helm test` runs, with real servers, a real router, and an API server
-that ends a pod; and a server's wait for its stages."""
+that ends a pod; and the waits of a server for its stages, and of Ray's head for its workers."""
 
 from __future__ import annotations
 
@@ -25,6 +25,20 @@ CONTAINER = TEST["spec"]["containers"][0]
 VARIABLES = {each["name"]: each.get("value", "") for each in CONTAINER["env"]}
 
 
+class Quiet(BaseHTTPRequestHandler):
+    """Answers with JSON, and logs nothing."""
+
+    def answer(self, body: Manifest) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 class Kubernetes:
     """Lists servers as pods, and ends one that is deleted."""
 
@@ -32,7 +46,7 @@ class Kubernetes:
         self.asked: list[tuple[str, str, str]] = []  # method, path and token
         kubernetes = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(Quiet):
             def do_GET(self) -> None:
                 url = urlsplit(self.path)
                 kubernetes.note(self)
@@ -47,16 +61,6 @@ class Kubernetes:
                 assert options == {"gracePeriodSeconds": 1}
                 pods[self.path.rpartition("/")[2]].process.kill()
                 self.answer({})
-
-            def answer(self, body: Manifest) -> None:
-                data = json.dumps(body).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: Any) -> None:
-                """Say nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
@@ -123,6 +127,30 @@ def test_a_server_waits_for_all_of_its_stages() -> None:
             assert process.stdout.readline().startswith(f"{addresses[1]}: ")
             second.listen()
             assert process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize(("states", "code"), [("ALIVE ALIVE ALIVE", 0), ("ALIVE ALIVE DEAD", 1), ("", 1)])
+def test_rays_head_is_ready_when_its_workers_have_joined(states: str, code: int) -> None:
+    """The answer is that of Ray 2.60's state API."""
+    nodes = [{"state": "ALIVE", "is_head_node": True}]
+    nodes += [{"state": each, "is_head_node": False} for each in states.split()]
+    tokens = []
+
+    class Dashboard(Quiet):
+        def do_GET(self) -> None:
+            tokens.append((self.path, self.headers["Authorization"]))
+            self.answer({"result": True, "msg": "", "data": {"result": {"total": len(nodes), "result": nodes}}})
+
+    head = pods(golden("rayservice"))[1]["spec"]["containers"][0]
+    program, flag, script, count = head["startupProbe"]["exec"]["command"]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dashboard) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        script = script.replace("127.0.0.1:8265", f"127.0.0.1:{server.server_port}")
+        command = [program.replace("python", sys.executable), flag, script, count]
+        ran = subprocess.run(command, env={"RAY_AUTH_TOKEN": "secret"}, capture_output=True, text=True, check=False)
+        server.shutdown()
+    assert (ran.returncode, tokens) == (code, [("/api/v0/nodes", "Bearer secret")]), ran.stderr
+    assert code == 0 or f"{states.count('ALIVE')} of 3 workers have joined" in ran.stderr
 
 
 @pytest.mark.slow
