@@ -18,6 +18,8 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv /opt/build \
     && /opt/build/bin/python -m pip install --require-hashes --only-binary :all: -r requirements-build.lock
+# Extras of pyproject.toml, such as `ray,pick`. What only they need is neither pinned nor checked by a hash.
+ARG EXTRAS=
 COPY pyproject.toml PACKAGE.md LICENSE ./
 COPY neuronserve ./neuronserve
 COPY server ./server
@@ -27,6 +29,10 @@ COPY testkit ./testkit
 COPY loadtests ./loadtests
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/venv/bin/python -m pip install --no-deps --no-index --no-compile /wheels/*.whl \
+    && if [ -n "${EXTRAS}" ]; then \
+        /opt/venv/bin/python -m pip freeze --exclude neuronserve > /tmp/locked \
+        && /opt/venv/bin/python -m pip install --only-binary :all: --no-compile --constraint /tmp/locked \
+            "neuronserve[${EXTRAS}] @ file://$(echo /wheels/*.whl)"; fi \
     && /opt/venv/bin/python -m pip uninstall --yes pip setuptools \
     && mkdir -p /opt/venv/share/neuronserve \
     && /opt/build/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \

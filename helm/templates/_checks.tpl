@@ -34,6 +34,7 @@
 {{- if and (eq $v.price.basis "spot") (kindIs "invalid" $v.price.spotDiscount) (kindIs "invalid" $v.price.hourlyUsd) }}
 {{- fail "price.basis is spot: it needs price.spotDiscount or price.hourlyUsd" }}
 {{- end }}
+{{- include "neuronserve.checkMode" . }}
 {{- include "neuronserve.checkHosts" . }}
 {{- include "neuronserve.checkNetwork" . }}
 {{- include "neuronserve.checkScrape" . }}
@@ -73,7 +74,7 @@
 {{- $v := .Values }}
 {{- $p := $v.cache.persistence }}
 {{- $there := dig "spec" "replicas" 1 (include "neuronserve.live" . | fromYaml) }}
-{{- $several := or (gt (ternary $there $v.replicaCount (kindIs "invalid" $v.replicaCount) | int) 1) $v.autoscaling.enabled }}
+{{- $several := or (has $v.mode (list "rayservice" "leaderworkerset")) (gt (ternary $there $v.replicaCount (kindIs "invalid" $v.replicaCount) | int) 1) $v.autoscaling.enabled }}
 {{- if and (gt (len $p.accessModes) 1) (has "ReadWriteOncePod" $p.accessModes) }}
 {{- fail (printf "cache.persistence.accessModes is %s: ReadWriteOncePod must be the only one" (join "," $p.accessModes)) }}
 {{- end }}
@@ -93,11 +94,22 @@
 {{- fail (printf "extraArgs: --%s is set by %s" $flag (get $owned $flag)) }}
 {{- end }}
 {{- end }}
+{{- range $key, $given := dict "router.extraArgs" .Values.router.extraArgs "inferencePool.endpointPicker.extraArgs" .Values.inferencePool.endpointPicker.extraArgs }}
+{{- range $given }}
+{{- $flag := regexReplaceAll "^--([^=]*).*$" . "${1}" }}
+{{- if has $flag (list "host" "port" "shutdown-timeout" "ssl-certfile" "ssl-keyfile" "allowed-origins" "grpc-health-port" "metrics-port") }}
+{{- fail (printf "%s: --%s is set by the chart" $key $flag) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Flags of the server that values of the chart set, and these values. */}}
 {{- define "neuronserve.owned" -}}
 config: other values
+pipeline-parallel-size: pipeline.size
+pipeline-stages: mode
+pipeline-key-file: pipeline.existingSecret
 host: server.host
 port: server.port
 health-port: server.healthPort

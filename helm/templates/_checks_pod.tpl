@@ -7,7 +7,7 @@
 {{- $containers := concat (list (dict "name" "server")) .Values.initContainers .Values.extraContainers }}
 {{- include "neuronserve.checkUnique" (list $containers "name" "initContainers, extraContainers") }}
 {{- include "neuronserve.checkUnique" (list .Values.imagePullSecrets "name" "imagePullSecrets") }}
-{{- $volumes := include "neuronserve.volumes" . | fromYamlArray }}
+{{- $volumes := include "neuronserve.volumes" (list . "server") | fromYamlArray }}
 {{- if and (eq .Values.kind "StatefulSet") .Values.cache.persistence.enabled }}
 {{- $volumes = append $volumes (dict "name" "cache" "persistentVolumeClaim" dict) }}
 {{- end }}
@@ -21,7 +21,7 @@
 {{- $_ := set $volumesOf .name . }}
 {{- end }}
 {{- $grace := include "neuronserve.gracePeriod" . | int }}
-{{- $server := dict "securityContext" .Values.securityContext "env" (include "neuronserve.env" . | fromYamlArray) "volumeMounts" (include "neuronserve.volumeMounts" . | fromYamlArray) "resources" (include "neuronserve.resources" . | fromYaml) }}
+{{- $server := dict "securityContext" .Values.securityContext "env" (include "neuronserve.env" (list . "server") | fromYamlArray) "volumeMounts" (include "neuronserve.volumeMounts" (list . "server") | fromYamlArray) "resources" (include "neuronserve.resources" . | fromYaml) }}
 {{- include "neuronserve.checkContainer" (list $server (dict "env" "env" "volumeMounts" "extraVolumeMounts" "resources" "resources") $volumesOf $grace) }}
 {{- range $key := list "initContainers" "extraContainers" }}
 {{- range $i, $container := get $.Values $key }}
@@ -106,15 +106,15 @@
 
 {{- define "neuronserve.checkCores" -}}
 {{- $v := .Values }}
-{{- $cores := mul $v.tensorParallelSize $v.dataParallelSize }}
+{{- $cores := include "neuronserve.cores" . | int }}
 {{- $device := get (.Files.Get "files/devices.json" | fromJson) $v.device }}
 {{- if gt ($cores | int) ($device.cores | int) }}
-{{- fail (printf "dataParallelSize is %v: with tensorParallelSize %v it needs %v NeuronCores, and %s has %v" $v.dataParallelSize $v.tensorParallelSize $cores $v.device $device.cores) }}
+{{- fail (printf "dataParallelSize is %v: with tensorParallelSize %v and pipeline.size %v it needs %v NeuronCores, and %s has %v" $v.dataParallelSize $v.tensorParallelSize $v.pipeline.size $cores $v.device $device.cores) }}
 {{- end }}
 {{- if and (eq $v.accelerator.type "neuron") $v.accelerator.count }}
 {{- $per := ternary 1 $device.coresPerDevice (eq $v.accelerator.resourceName "aws.amazon.com/neuroncore") | int }}
 {{- if lt (mul $v.accelerator.count $per | int) ($cores | int) }}
-{{- fail (printf "accelerator.count is %v: %v %s have fewer than the %v NeuronCores of tensorParallelSize x dataParallelSize" $v.accelerator.count $v.accelerator.count $v.accelerator.resourceName $cores) }}
+{{- fail (printf "accelerator.count is %v: %v %s have fewer than the %v NeuronCores of tensorParallelSize x dataParallelSize x pipeline.size" $v.accelerator.count $v.accelerator.count $v.accelerator.resourceName $cores) }}
 {{- end }}
 {{- if gt (mul $v.accelerator.count $per | int) ($device.cores | int) }}
 {{- fail (printf "accelerator.count is %v: %s has %v NeuronCores, so no node has that many %s" $v.accelerator.count $v.device $device.cores $v.accelerator.resourceName) }}

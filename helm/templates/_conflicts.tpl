@@ -4,7 +4,7 @@ have changed by then. So each object is compared with the live one first. */}}
 {{- $isNew := semverCompare ">=4.0.0-0" .Capabilities.HelmVersion.Version }}
 {{- if and .Release.IsUpgrade $isNew }}
 {{- $texts := list (include "neuronserve.workload" .) }}
-{{- range list "networkpolicy" "pdb" "serviceaccount" "secret" "dashboard" "pvc" "service" "hpa" "ingress" }}
+{{- range list "router" "picker" "networkpolicy" "pdb" "serviceaccount" "secret" "dashboard" "pvc" "service" "hpa" "ingress" }}
 {{- $texts = concat $texts (splitList "\n---" (include (printf "%s/%s.yaml" $.Template.BasePath .) $)) }}
 {{- end }}
 {{- range $texts }}

@@ -1,5 +1,6 @@
 {{/* Names are those that Services may have, a letter first. A label of a StatefulSet's pods is its name with a hash of ten
-characters, in 63 at most: without a word no pod is made of a name above 52. */}}
+characters, in 63 at most: without a word no pod is made of a name above 52. A RayService has 47 at most, and the pods of a
+LeaderWorkerSet two numbers more. */}}
 {{- define "neuronserve.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" }}
 {{- end }}
@@ -7,18 +8,65 @@ characters, in 63 at most: without a word no pod is made of a name above 52. */}
 {{- define "neuronserve.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride }}
 {{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) }}
-{{- regexReplaceAll "^([0-9])" (default $full .Values.fullnameOverride) "n${1}" | replace "." "-" | trunc 52 | trimSuffix "-" }}
+{{- $most := ternary 52 45 (has .Values.mode (list "deployment" "router")) }}
+{{- regexReplaceAll "^([0-9])" (default $full .Values.fullnameOverride) "n${1}" | replace "." "-" | trunc $most | trimSuffix "-" }}
 {{- end }}
 
 {{- define "neuronserve.serviceAccountName" -}}
 {{- default (ternary (include "neuronserve.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name }}
 {{- end }}
 
-{{/* Selectors cannot be changed, so nothing that a user or a new version of the chart changes is among them. */}}
+{{/* Selectors cannot be changed, so nothing that a user or a new version of the chart changes is among them. The argument
+is the list (context, component). */}}
+{{- define "neuronserve.selector" -}}
+app.kubernetes.io/name: {{ (index . 0).Chart.Name | quote }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{/* Selector of the server's pods. */}}
 {{- define "neuronserve.selectorLabels" -}}
-app.kubernetes.io/name: {{ .Chart.Name | quote }}
-app.kubernetes.io/instance: {{ .Release.Name | quote }}
-app.kubernetes.io/component: server
+{{ include "neuronserve.selector" (list . "server") }}
+{{- end }}
+
+{{/* Whose pods the Service leads to. */}}
+{{- define "neuronserve.front" -}}
+{{ ternary "router" "server" (eq .Values.mode "router") }}
+{{- end }}
+
+{{/* Components beside the server that the release has, as words. */}}
+{{- define "neuronserve.others" -}}
+{{- if eq .Values.mode "router" }}router {{ end }}
+{{- if eq .Values.mode "leaderworkerset" }}stage {{ end }}
+{{- if include "neuronserve.hasPicker" . }}picker{{ end }}
+{{- end }}
+
+{{/* An InferencePool has an endpoint picker of the release, unless another one is named. */}}
+{{- define "neuronserve.hasPicker" -}}
+{{- if and .Values.inferencePool.enabled (not .Values.inferencePool.endpointPicker.name) }}true{{ end }}
+{{- end }}
+
+{{/* Name of a component's objects. The argument is the list (context, component). */}}
+{{- define "neuronserve.componentName" -}}
+{{ include "neuronserve.fullname" (index . 0) }}{{ if ne (index . 1) "server" }}-{{ index . 1 }}{{ end }}
+{{- end }}
+
+{{/* apiVersion and kind of the workload. */}}
+{{- define "neuronserve.workloadKind" -}}
+{{- $kinds := dict
+      "rayservice" (dict "apiVersion" "ray.io/v1" "kind" "RayService")
+      "leaderworkerset" (dict "apiVersion" "leaderworkerset.x-k8s.io/v1" "kind" "LeaderWorkerSet") }}
+{{- get $kinds .Values.mode | default (dict "apiVersion" "apps/v1" "kind" .Values.kind) | toYaml }}
+{{- end }}
+
+{{/* Whether a component listens with the certificate. The argument is the list (context, component). */}}
+{{- define "neuronserve.hasTls" -}}
+{{- if and (index . 0).Values.tls.existingSecret (eq (index . 1) (include "neuronserve.front" (index . 0))) }}true{{ end }}
+{{- end }}
+
+{{/* NeuronCores of one pod. */}}
+{{- define "neuronserve.cores" -}}
+{{- mul .Values.tensorParallelSize .Values.dataParallelSize (ternary 1 .Values.pipeline.size (eq .Values.mode "leaderworkerset")) }}
 {{- end }}
 
 {{/* The argument is the list (context, component), or (context, component, more labels). */}}
@@ -120,7 +168,9 @@ app.kubernetes.io/component: server
 {{- if and (or (include "neuronserve.authSecret" .) $v.auth.keysFileSecret) (not $v.auth.metricsSecret) }}
 {{- $_ := set $settings "public_paths" (list "/metrics") }}
 {{- end }}
-{{- if $v.tls.existingSecret }}
+{{- if gt ($v.pipeline.size | int) 1 }}{{ $_ := set $settings "pipeline_parallel_size" ($v.pipeline.size | int) }}{{ end }}
+{{- if eq $v.mode "leaderworkerset" }}{{ $_ := set $settings "pipeline_key_file" "/etc/neuronserve-pipeline/key" }}{{ end }}
+{{- if include "neuronserve.hasTls" (list . "server") }}
 {{- $_ := set $settings "ssl_certfile" "/etc/neuronserve-tls/tls.crt" }}
 {{- $_ := set $settings "ssl_keyfile" "/etc/neuronserve-tls/tls.key" }}
 {{- end }}
@@ -130,7 +180,8 @@ app.kubernetes.io/component: server
 
 {{/* Label matchers of this release's series. */}}
 {{- define "neuronserve.series" -}}
-{{- default (printf "namespace=%q,job=%q" .Release.Namespace (include "neuronserve.fullname" .)) .Values.metrics.selector }}
+{{- $job := printf "%s%s" (include "neuronserve.fullname" .) (ternary "-headless" "" (eq .Values.mode "router")) }}
+{{- default (printf "namespace=%q,job=%q" .Release.Namespace $job) .Values.metrics.selector }}
 {{- end }}
 
 {{/* A bucket's bound as Prometheus writes it: 1 is "1.0". */}}

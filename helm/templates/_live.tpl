@@ -1,7 +1,8 @@
 {{/* What the cluster has already. `lookup` finds nothing where no cluster is asked: `helm template`, `helm lint`, and
 continuous delivery that renders by itself. */}}
 {{- define "neuronserve.live" -}}
-{{- lookup "apps/v1" .Values.kind .Release.Namespace (include "neuronserve.fullname" .) | toYaml }}
+{{- $of := include "neuronserve.workloadKind" . | fromYaml }}
+{{- lookup $of.apiVersion $of.kind .Release.Namespace (include "neuronserve.fullname" .) | toYaml }}
 {{- end }}
 
 {{/* Who besides Helm manages a field of a live object's spec, such as kubectl after `kubectl scale`. The argument is the
@@ -64,15 +65,19 @@ replicaCount says how many. */}}
 {{- define "neuronserve.checkLive" -}}
 {{- $live := include "neuronserve.live" . | fromYaml }}
 {{- if $live }}
-{{- $object := printf "%s/%s" (.Values.kind | lower) $live.metadata.name }}
+{{- $object := printf "%s/%s" ($live.kind | lower) $live.metadata.name }}
 {{- $root := dict "root" . "live" $live "object" $object "kubectl" (printf "kubectl -n %s" .Release.Namespace) }}
 {{- $owner := dig "metadata" "annotations" "meta.helm.sh/release-name" .Release.Name $live }}
 {{- if ne $owner .Release.Name }}
 {{- fail (printf "fullnameOverride: %s is of the release %s; choose a name of which there is none" $object $owner) }}
 {{- end }}
+{{- if ne .Values.mode "rayservice" }}
 {{- include "neuronserve.checkReplicas" $root }}
+{{- end }}
+{{- if has .Values.mode (list "deployment" "router") }}
 {{- include "neuronserve.checkLiveStrategy" $root }}
 {{- include "neuronserve.checkSelector" $root }}
+{{- end }}
 {{- if eq .Values.kind "StatefulSet" }}
 {{- include "neuronserve.checkStatefulSet" $root }}
 {{- end }}

@@ -27,12 +27,29 @@ HELM_VERSIONS = ("3.19.0", "4.1.4")
 KUBERNETES = "1.34.0"  # that the golden manifests are for
 RELEASE, NAMESPACE = "rel", "ns"
 SETTINGS = "neuronserve/config.yaml"
+OF_RAY = {"distributed", "num_replicas"}  # settings of `neuronserve serve` on a Ray cluster
+WORKLOADS = ("Deployment", "StatefulSet", "LeaderWorkerSet", "RayService")
+ON_SERVERS = tuple(
+    case for case in CASES if case != "rayservice"
+)  # cases whose pods run `neuronserve serve` themselves
 
 Manifest = dict[str, Any]
 
 
 def values_file(case: str) -> Path:
     return CHART / "ci" / f"{case}-values.yaml"
+
+
+def values(case: str) -> Manifest:
+    loaded: Manifest = yaml.safe_load(values_file(case).read_text())
+    return loaded
+
+
+def walk(node: Any) -> Iterator[tuple[str, Any]]:
+    """Every (key, value) of a document."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield str(key), value
+        yield from walk(value)
 
 
 def golden_file(case: str) -> Path:
@@ -58,30 +75,60 @@ def only(documents: tuple[Manifest, ...], *kinds: str) -> Manifest:
     return document
 
 
+def component(document: Manifest) -> str:
+    return str(document["metadata"].get("labels", {}).get("app.kubernetes.io/component"))
+
+
 def workload(documents: tuple[Manifest, ...]) -> Manifest:
-    return only(documents, "Deployment", "StatefulSet")
+    """The object whose pods are the servers."""
+    return only(tuple(each for each in documents if component(each) == "server"), *WORKLOADS)
+
+
+def templates(document: Manifest) -> list[Manifest]:
+    """The pods' templates of a workload: the servers' first, or of a RayService the workers'."""
+    spec = document["spec"]
+    if document["kind"] == "LeaderWorkerSet":
+        return [spec["leaderWorkerTemplate"][f"{part}Template"] for part in ("leader", "worker")]
+    if document["kind"] == "RayService":
+        cluster = spec["rayClusterConfig"]
+        return [each["template"] for each in (*cluster["workerGroupSpecs"], cluster["headGroupSpec"])]
+    return [spec["template"]]
+
+
+def pods(documents: tuple[Manifest, ...]) -> list[Manifest]:
+    """Every pod or template of one that the chart makes, the servers' first."""
+    others = [each for each in of_kind(documents, *WORKLOADS) if each != workload(documents)]
+    made = [template for each in (workload(documents), *others) for template in templates(each)]
+    return made + of_kind(documents, "Pod")
 
 
 def pod_specs(documents: tuple[Manifest, ...]) -> Iterator[Manifest]:
-    """Every pod the chart makes: the workload's and the test's."""
-    yield workload(documents)["spec"]["template"]["spec"]
-    yield from (pod["spec"] for pod in of_kind(documents, "Pod"))
+    yield from (pod["spec"] for pod in pods(documents))
+
+
+def front(documents: tuple[Manifest, ...]) -> Manifest:
+    """The Service that clients call."""
+    made = workload(documents)["spec"].get("serveService")  # by Ray's operator
+    return made or only(tuple(each for each in of_kind(documents, "Service") if "type" in each["spec"]), "Service")
 
 
 def server_container(documents: tuple[Manifest, ...]) -> Manifest:
-    containers: list[Manifest] = workload(documents)["spec"]["template"]["spec"]["containers"]
+    containers: list[Manifest] = pods(documents)[0]["spec"]["containers"]
     return containers[0]
 
 
 def settings_text(documents: tuple[Manifest, ...]) -> str:
-    """The server's settings as YAML, which the pods carry in an annotation and mount as a file."""
-    return str(workload(documents)["spec"]["template"]["metadata"]["annotations"][SETTINGS])
+    """The server's settings as YAML: an annotation of the pods that they mount as a file, or Ray's arguments."""
+    if workload(documents)["kind"] == "RayService":
+        (application,) = yaml.safe_load(workload(documents)["spec"]["serveConfigV2"])["applications"]
+        return yaml.safe_dump({name: each for name, each in application["args"].items() if name not in OF_RAY})
+    return str(pods(documents)[0]["metadata"]["annotations"][SETTINGS])
 
 
 def with_settings(documents: tuple[Manifest, ...], **changes: object) -> tuple[Manifest, ...]:
     """The manifests with lines of the server's settings replaced."""
     changed = copy.deepcopy(documents)
-    annotations = workload(changed)["spec"]["template"]["metadata"]["annotations"]
+    annotations = pods(changed)[0]["metadata"]["annotations"]
     annotations[SETTINGS] = yaml.safe_dump(yaml.safe_load(annotations[SETTINGS]) | changes)
     return changed
 

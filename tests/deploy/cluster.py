@@ -33,6 +33,8 @@ KINDS = {  # group and version: kind, resource
     "networking.k8s.io/v1": {"Ingress": "ingresses", "NetworkPolicy": "networkpolicies"},
     "storage.k8s.io/v1": {"StorageClass": "storageclasses"},
     "keda.sh/v1alpha1": {"ScaledObject": "scaledobjects"},
+    "leaderworkerset.x-k8s.io/v1": {"LeaderWorkerSet": "leaderworkersets"},
+    "ray.io/v1": {"RayService": "rayservices"},
 }
 
 

@@ -11,11 +11,13 @@ import pytest
 
 from tests.deploy.chart import Manifest, of_kind, only, workload
 from tests.deploy.cluster import ApiServer, Conflict, Refusal, Release, managed
+from tests.deploy.test_refusals import GROUPS, RAY
 
 SCALED: Manifest = {"autoscaling": {"enabled": True, "minReplicas": 1}}
 OTHER: Manifest = {"engine": {"maxNumSeqs": 8}}
 HPA = "kube-controller-manager"
 SET: Manifest = {"kind": "StatefulSet"}
+OF_KIND: dict[str, Manifest] = {"Deployment": {}, "StatefulSet": SET, "LeaderWorkerSet": GROUPS}
 KEPT: Manifest = SET | {"cache": {"persistence": {"enabled": True}}}
 
 
@@ -32,9 +34,9 @@ def refused(release: Release, values: Manifest) -> str:
     return str(refusal.value)
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+@pytest.mark.parametrize("kind", OF_KIND)
 def test_turning_autoscaling_on_and_off_again_loses_no_pod(release: Release, kind: str, helm: str) -> None:
-    base = {"kind": kind}
+    base = OF_KIND[kind]
     assert release.upgrade(base | {"replicaCount": 3}) == 3
     assert release.upgrade(base | SCALED | {"replicaCount": 3}) == 3
     assert release.upgrade(base | SCALED | OTHER) == 3  # before the autoscaler has moved
@@ -52,10 +54,10 @@ def test_turning_autoscaling_on_and_off_again_loses_no_pod(release: Release, kin
     assert release.upgrade(base | {"replicaCount": 6}) == 6
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+@pytest.mark.parametrize("kind", OF_KIND)
 def test_a_number_that_nobody_set_is_left_to_kubectl_and_to_autoscalers(release: Release, kind: str) -> None:
     """The default: the manifests never hold it, so rollbacks do not bring an old one back either."""
-    base = {"kind": kind}
+    base = OF_KIND[kind]
     assert release.upgrade(base) == 1
     release.scale(3)
     assert release.upgrade(base | OTHER) == 3
@@ -327,3 +329,13 @@ def test_the_history_of_a_stateful_set_changes_from_1_33_on(
             assert "revisionHistoryLimit is 3: before Kubernetes 1.33" in said
         else:
             release.upgrade(SET | {"revisionHistoryLimit": 3})
+
+
+def test_a_release_of_another_mode_has_the_pods_that_it_asks_for(release: Release) -> None:
+    assert release.upgrade({"replicaCount": 3}) == 3
+    workers = [only(release.render(RAY | {"replicaCount": count}), "RayService") for count in (3, 5)]
+    groups = [each["spec"]["rayClusterConfig"]["workerGroupSpecs"][0] for each in workers]
+    assert [(each["replicas"], each["minReplicas"], each["maxReplicas"]) for each in groups] == [(3, 3, 3), (5, 5, 5)]
+    release.server.put(workers[0])
+    assert only(release.render(RAY | {"replicaCount": 5}), "RayService") == workers[1]
+    assert workload(release.render(GROUPS | {"replicaCount": 2}))["spec"]["replicas"] == 2

@@ -24,7 +24,15 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 PARTS = {"histogram": ("_bucket", "_sum", "_count")}
 SERIES = {each.exposed + part: each for each in families.FAMILIES for part in PARTS.get(each.kind, ("",))}
 OF_THE_SCRAPE = {"namespace", "job"}
-WHOLE = {"resources", "tests.resources", "podSecurityContext", "securityContext"}  # described as one value
+WHOLE = {
+    "resources",
+    "tests.resources",
+    "router.resources",
+    "ray.headResources",
+    "podSecurityContext",
+    "securityContext",
+}
+WHOLE |= {"inferencePool.endpointPicker.resources"}  # these are described as one value
 SCALING = {"vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
 
 

@@ -1,134 +1,155 @@
-"""Objects of other projects' APIs, for which no schema is at hand offline: fields, types and enumerations as their
-definitions have them (Gateway API 1.4, Gateway API Inference Extension 1.0, KEDA 2, Prometheus Operator), closed."""
+"""Objects of other projects' APIs, by the definitions of the releases that tools/custom_schemas.py names."""
 
 from __future__ import annotations
 
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
-from tests.deploy.chart import Manifest, golden, of_kind
+from tests.deploy.chart import CASES, Manifest, golden, of_kind, only, pods, server_container
+from tools import custom_schemas
 
-Schema = dict[str, Any]
-BUILT_IN = {"", "apps", "autoscaling", "networking.k8s.io", "policy"}  # groups that every API server has
-
-TEXT: Schema = {"type": "string", "minLength": 1}
-NAME: Schema = {"type": "string", "pattern": r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-PORT: Schema = {"type": "integer", "minimum": 1, "maximum": 65535}
-LABELS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
-DURATION: Schema = {"type": "string", "pattern": r"^([0-9]+(ms|s|m|h))+$"}
+SCHEMAS = json.loads(gzip.decompress(custom_schemas.FILE.read_bytes()))
+BUILT_IN = {"", "apps", "autoscaling", "networking.k8s.io", "policy", "rbac.authorization.k8s.io"}
 
 
-def of(required: dict[str, Schema], **optional: Schema) -> Schema:
-    """A closed object."""
-    return {
-        "type": "object",
-        "properties": required | optional,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+def custom(case: str) -> Iterator[tuple[str, Manifest]]:
+    for each in golden(case):
+        if each["apiVersion"].rpartition("/")[0] not in BUILT_IN:
+            yield f"{each['apiVersion']} {each['kind']}", each
 
 
-def some(item: Schema) -> Schema:
-    return {"type": "array", "items": item, "minItems": 1}
+@pytest.mark.parametrize("case", CASES)
+def test_objects_of_other_apis_are_what_their_definitions_allow(case: str) -> None:
+    for kind, each in custom(case):
+        jsonschema.Draft7Validator(SCHEMAS[kind]).validate(each)
 
 
-SECRET_KEY = of({"name": NAME, "key": TEXT})
-POLICIES = of(
-    {},
-    stabilizationWindowSeconds={**COUNT, "maximum": 3600},
-    policies=some(
-        of({"type": {"enum": ["Pods", "Percent"]}, "value": PORT, "periodSeconds": {**PORT, "maximum": 1800}})
-    ),
-)
-RELABELING = of(
-    {},
-    action={"enum": ["replace", "keep", "drop", "labelmap", "labeldrop", "labelkeep"]},
-    sourceLabels=some(TEXT),
-    targetLabel=TEXT,
-    regex=TEXT,
-    replacement=TEXT,
-)
-BACKEND = of({"name": NAME}, group=TEXT, kind={"enum": ["Service", "InferencePool"]}, port=PORT, weight=COUNT)
-RULE = of({"expr": TEXT}, alert=TEXT, record=TEXT, labels=LABELS, annotations=LABELS, **{"for": DURATION})
-TRIGGER = of(
-    {"type": {"const": "prometheus"}, "metadata": {**LABELS, "required": ["serverAddress", "query", "threshold"]}},
-    metricType={"enum": ["AverageValue", "Value", "Utilization"]},
-    authenticationRef=of({"name": NAME}),
-)
-SPECS: dict[tuple[str, str], Schema] = {
-    ("gateway.networking.k8s.io/v1", "HTTPRoute"): of(
-        {
-            "parentRefs": some(of({"name": TEXT}, namespace=NAME, group=TEXT, kind=TEXT, sectionName=TEXT, port=PORT)),
-            "rules": some(
-                of(
-                    {"backendRefs": some(BACKEND)},
-                    matches=some(of({"path": of({"type": {"const": "PathPrefix"}, "value": {"const": "/"}})})),
-                    timeouts=of({"request": DURATION}),
-                )
-            ),
-        },
-        hostnames=some(TEXT),
-    ),
-    ("inference.networking.k8s.io/v1", "InferencePool"): of(
-        {
-            "selector": of({"matchLabels": LABELS}),
-            "targetPorts": {**some(of({"number": PORT})), "maxItems": 8},
-            "endpointPickerRef": of(
-                {"name": TEXT, "port": of({"number": PORT})}, failureMode={"enum": ["FailOpen", "FailClose"]}
-            ),
-        }
-    ),
-    ("keda.sh/v1alpha1", "ScaledObject"): of(
-        {
-            "scaleTargetRef": of({"name": NAME}, apiVersion=TEXT, kind={"enum": ["Deployment", "StatefulSet"]}),
-            "triggers": some(TRIGGER),
-        },
-        minReplicaCount=COUNT,
-        maxReplicaCount=COUNT,
-        pollingInterval=COUNT,
-        fallback=of({"failureThreshold": COUNT, "replicas": COUNT}),
-        advanced=of(
-            {"horizontalPodAutoscalerConfig": of({"behavior": of({"scaleUp": POLICIES, "scaleDown": POLICIES})})}
+def test_every_definition_is_of_an_object_that_some_case_has() -> None:
+    used = {kind for case in CASES for kind, _ in custom(case)}
+    assert used == set(SCHEMAS)
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "path", "value"),
+    [
+        (
+            "rayservice",
+            "RayService",
+            "spec.rayClusterConfig.headGroupSpec.template.spec.containers.0.imagePullPolcy",
+            "x",
         ),
-    ),
-    ("monitoring.coreos.com/v1", "ServiceMonitor"): of(
-        {
-            "selector": of({"matchLabels": LABELS}),
-            "endpoints": some(
-                of(
-                    {"port": NAME},
-                    path=TEXT,
-                    interval=DURATION,
-                    scrapeTimeout=DURATION,
-                    scheme={"enum": ["http", "https"]},
-                    tlsConfig=of({}, serverName=TEXT, ca=of({}, secret=SECRET_KEY)),
-                    authorization=of({}, type=TEXT, credentials=SECRET_KEY),
-                    relabelings=some(RELABELING),
-                    metricRelabelings=some(RELABELING),
-                )
-            ),
+        ("rayservice", "RayService", "spec.rayClusterConfig.workerGroupSpecs.0.minReplicas", "two"),
+        ("rayservice", "RayService", "spec.rayClusterConfig.authOptions.mode", "tokens"),
+        ("leaderworkerset", "LeaderWorkerSet", "spec.leaderWorkerTemplate.restartPolicy", "Never"),
+        ("keda", "InferencePool", "spec.endpointPickerRef.failureMode", "FailSafe"),
+        ("keda", "HTTPRoute", "spec.rules.0.timeouts.request", "1 minute"),
+        ("keda", "ScaledObject", "spec.scaleTargetRef.nmae", "x"),
+        ("keda", "ServiceMonitor", "spec.endpoints.0.interval", "often"),
+    ],
+)
+def test_a_wrong_object_is_refused(case: str, kind: str, path: str, value: Any) -> None:
+    document = next(json.loads(json.dumps(each)) for name, each in custom(case) if name.endswith(f" {kind}"))
+    *parents, last = path.split(".")
+    node = document
+    for part in parents:
+        node = node[int(part) if part.isdigit() else part]
+    node[last] = value
+    with pytest.raises(jsonschema.ValidationError, match=last if value == "x" else str(value)):
+        jsonschema.validate(document, SCHEMAS[f"{document['apiVersion']} {kind}"])
+
+
+def test_stages_are_asked_by_the_names_that_their_pods_have() -> None:
+    """A worker is `LEADER-INDEX`, below the Service of its group, which has the leader's name (LeaderWorkerSet 0.9)."""
+    documents = golden("leaderworkerset")
+    spec = only(documents, "LeaderWorkerSet")["spec"]
+    assert spec["networkConfig"] == {"subdomainPolicy": "UniquePerReplica"}
+    size = spec["leaderWorkerTemplate"]["size"]
+    leader, stage = (each["spec"]["containers"][0] for each in pods(documents)[:2])
+    port = stage["ports"][0]["containerPort"]
+    addresses = [f"$(POD_NAME)-{index}.$(POD_NAME).ns.svc:{port}" for index in range(1, size)]
+    assert [each.partition("=")[2] for each in leader["args"] if each.startswith("--pipeline-stages=")] == addresses
+    (waiting,) = pods(documents)[0]["spec"]["initContainers"]
+    assert waiting["args"] == addresses
+    for container in (leader, waiting):
+        assert {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
+    assert f"--listen=0.0.0.0:{port}" in stage["args"]
+    keys = [each["mountPath"] for pod in (leader, stage) for each in pod["volumeMounts"] if each["name"] == "pipeline"]
+    assert keys == ["/etc/neuronserve-pipeline"] * 2
+
+
+def test_a_stage_outlives_the_server_that_drains() -> None:
+    documents = golden("leaderworkerset")
+    leader, stage = (each["spec"] for each in pods(documents)[:2])
+    sleeps = [each["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"] for each in (leader, stage)]
+    assert sleeps[0] + 60 < sleeps[1] < stage["terminationGracePeriodSeconds"]  # server.shutdownTimeoutSeconds
+
+
+def test_routers_and_pickers_look_the_servers_up_by_their_headless_service() -> None:
+    for case, command in (("router", "route"), ("keda", "pick")):
+        documents = golden(case)
+        (headless,) = (each for each in of_kind(documents, "Service") if each["spec"].get("clusterIP") == "None")
+        (port,) = (each["port"] for each in headless["spec"]["ports"])
+        assert port == server_container(documents)["ports"][0]["containerPort"]
+        commands = [pod["spec"]["containers"][0].get("args", [None])[:2] for pod in pods(documents)]
+        assert [command, f"dns:{headless['metadata']['name']}.ns.svc:{port}"] in commands
+
+
+def test_a_pool_names_the_picker_of_the_release() -> None:
+    documents = golden("keda")
+    reference = only(documents, "InferencePool")["spec"]["endpointPickerRef"]
+    (service,) = (each for each in of_kind(documents, "Service") if each["metadata"]["name"] == reference["name"])
+    assert reference["port"]["number"] in {port["port"] for port in service["spec"]["ports"]}
+
+
+def test_ray_serves_with_the_charts_settings() -> None:
+    spec = only(golden("rayservice"), "RayService")["spec"]
+    config = yaml.safe_load(spec["serveConfigV2"])
+    (application,) = config["applications"]
+    assert application["import_path"] == "neuronserve.server.ray.app:build"
+    containers = [pod["spec"]["containers"][0] for pod in pods(golden("rayservice"))[:2]]
+    ports = [{each["name"]: each["containerPort"] for each in container["ports"]} for container in containers]
+    assert [each["serve"] for each in ports] == [config["http_options"]["port"]] * 2
+    assert ports[1].items() >= {"gcs-server": 6379, "dashboard": 8265}.items()  # the operator asks for them by name
+    assert {"command", "args"}.isdisjoint({*containers[0], *containers[1]})  # which are the operator's
+    cluster = spec["rayClusterConfig"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    (workers,) = cluster["workerGroupSpecs"]
+    assert (workers["minReplicas"], workers["maxReplicas"]) == (3, 3)
+    assert application["args"]["num_replicas"] == workers["replicas"] == 3
+    assert application["args"]["distributed"] == "ray"
+    for container in containers:  # the image's are those of a server alone
+        given = {each["name"]: each for each in container["env"]}
+        assert given["NEURONSERVE_PORT"]["value"] == "0"
+        assert given["NEURONSERVE_HOST"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert containers[1]["startupProbe"]["exec"]["command"][3] == "3"
+
+
+def test_definitions_are_closed_and_keep_their_limits(tmp_path: Path) -> None:
+    """Of a definition in the form that projects publish them in."""
+    spec = {
+        "type": "object",
+        "description": "prose",
+        "required": ["size"],
+        "properties": {
+            "size": {"x-kubernetes-int-or-string": True},
+            "free": {"type": "object", custom_schemas.ANYTHING: True, "properties": {"a": {"type": "string"}}},
+            "labels": {"type": "object", "additionalProperties": {"type": "string", "maxLength": 3}},
         },
-        namespaceSelector=of({"matchNames": some(NAME)}),
-    ),
-    ("monitoring.coreos.com/v1", "PrometheusRule"): of({"groups": some(of({"name": TEXT, "rules": some(RULE)}))}),
-}
-
-
-def custom(case: str) -> list[Manifest]:
-    return of_kind(golden(case), *(kind for _, kind in SPECS))
-
-
-@pytest.mark.parametrize("case", ["all", "keda"])
-def test_objects_of_other_apis_have_their_fields(case: str) -> None:
-    assert len(custom(case)) >= 4
-    for each in custom(case):
-        schema = of({"apiVersion": TEXT, "kind": TEXT, "metadata": {}, "spec": SPECS[each["apiVersion"], each["kind"]]})
-        jsonschema.validate(each, schema)
-
-
-def test_every_kind_is_rendered_by_some_case_and_no_other_is_unknown() -> None:
-    used = {(each["apiVersion"], each["kind"]) for case in ("all", "keda") for each in golden(case)}
-    assert {kind for kind in used if kind[0].rpartition("/")[0] not in BUILT_IN} == set(SPECS)
+    }
+    root = {"type": "object", "properties": {"spec": spec, "status": {"type": "object"}}}
+    version = {"name": "v1", "storage": True, "schema": {"openAPIV3Schema": root}}
+    definition = {"spec": {"group": "g", "names": {"kind": "K"}, "versions": [version]}}
+    (tmp_path / "g_ks.yaml").write_text(yaml.safe_dump(definition))
+    made = custom_schemas.schemas(custom_schemas.read("a/b/g_ks.yaml", tmp_path))["g/v1 K"]
+    sound = {"spec": {"size": "50%", "free": {"b": 1}, "labels": {"x": "abc"}}}
+    jsonschema.validate(sound, made)
+    for wrong in ({"sizes": 1}, {"size": 1.5}, {"size": 1, "labels": {"x": "long"}}, {}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"spec": wrong}, made)

@@ -23,6 +23,7 @@ from tests.deploy.chart import (
     golden_file,
     manifests,
     of_kind,
+    only,
     run_helm,
     server_container,
     settings_text,
@@ -31,9 +32,10 @@ from tests.deploy.chart import (
     values_file,
     workload,
 )
+from tests.deploy.test_custom_kinds import SCHEMAS
 
 KUBERNETES_VERSIONS = ("1.29", "1.33", "1.36")
-CUSTOM = {"HTTPRoute", "InferencePool", "PrometheusRule", "ServiceMonitor", "ScaledObject"}  # kinds with no schema here
+CUSTOM = {name.split()[1] for name in SCHEMAS}  # kinds that Kubernetes itself does not know
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -84,16 +86,20 @@ def test_old_clusters_sleep_by_a_command(helm: str) -> None:
     assert pre_stop == {"exec": {"command": ["python", "-c", "import time; time.sleep(10)"]}}
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "LeaderWorkerSet"])
 @pytest.mark.parametrize("release", ["on", "123", "a.b", "a-release-name-as-long-as-helm-lets-it-be-53-letterss"])
 def test_any_release_name_makes_names_that_services_may_have(helm: str, release: str, kind: str) -> None:
     toggles = ("--set", f"kind={kind}", "--set", "cache.persistence.enabled=true,dashboard.enabled=true")
+    most = 52  # of the pods' controller-revision-hash
+    if kind == "LeaderWorkerSet":
+        toggles = ("--set", "mode=leaderworkerset,pipeline.size=2,pipeline.existingSecret=key")
+        most = 45
     ran = run_helm(helm, "template", release, str(CHART), *toggles)
     assert ran.returncode == 0, ran.stderr
     for document in manifests(ran.stdout):
         name = document["metadata"]["name"]
         assert isinstance(name, str)
-        assert len(name) <= (52 if document["kind"] == "StatefulSet" else 63)  # of its pods' controller-revision-hash
+        assert len(name) <= (most if document["kind"] in ("StatefulSet", "LeaderWorkerSet") else 63)
         assert name[0].isalpha()
         assert "." not in name
         assert document["metadata"]["labels"]["app.kubernetes.io/instance"] == release
@@ -189,6 +195,12 @@ def test_labels_and_annotations_of_the_chart_win_over_equal_ones(helm: str) -> N
         monitor["metadata"]["labels"].items()
         >= {"app.kubernetes.io/name": "neuronserve", "release": "prometheus"}.items()
     )
+
+
+def test_a_release_of_another_name_is_scraped(helm: str) -> None:
+    rendered = manifests(template(helm, values={"serviceMonitor": {"enabled": True}, "nameOverride": "mine"}))
+    wanted = only(rendered, "ServiceMonitor")["spec"]["selector"]["matchLabels"].items()
+    assert [each for each in of_kind(rendered, "Service") if wanted <= each["metadata"]["labels"].items()]
 
 
 def test_a_scaler_asks_for_the_mean_of_several_engines(helm: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from tests.deploy.chart import CASES, golden, of_kind, server_container, settings_text, values_file
+from tests.deploy.chart import CASES, component, front, golden, of_kind, pods, settings_text, values_file
 
 pytestmark = pytest.mark.parametrize("case", CASES)
 
@@ -18,17 +18,27 @@ def test_prometheus_gets_in_where_there_are_keys(case: str) -> None:
     assert is_public == (has_keys and not given.get("metricsSecret"))
     for monitor in of_kind(golden(case), "ServiceMonitor"):
         (endpoint,) = monitor["spec"]["endpoints"]
+        if component(monitor) != "server":  # a router's or picker's metrics name no caller
+            assert "authorization" not in endpoint
+            continue
         assert ("authorization" in endpoint) == (has_keys and not is_public)
 
 
 def test_whoever_calls_the_server_speaks_as_it_does(case: str) -> None:
     documents = golden(case)
-    is_secure = "ssl_certfile" in yaml.safe_load(settings_text(documents))
-    container = server_container(documents)
-    for probe in ("startupProbe", "readinessProbe"):  # that of liveness asks a port of its own
-        assert container[probe]["httpGet"].get("scheme", "HTTP") == ("HTTPS" if is_secure else "HTTP")
+    secure = {component(pod) for pod in pods(documents) if "--ssl-certfile" in str(pod)}
+    secure |= {"server"} if "ssl_certfile" in yaml.safe_load(settings_text(documents)) else set()
+    given = yaml.safe_load(values_file(case).read_text())
+    assert bool(secure) == ("tls" in given)
+    assert secure <= {component(front(documents))}
+    for pod in pods(documents):
+        probes = [each["httpGet"] for each in pod["spec"]["containers"][0].values() if "httpGet" in each]
+        for probe in probes:
+            if probe["port"] == "http":  # the server's liveness has a port of its own
+                assert probe.get("scheme", "HTTP") == ("HTTPS" if component(pod) in secure else "HTTP")
     for monitor in of_kind(documents, "ServiceMonitor"):
+        is_secure = component(monitor) in secure
         assert monitor["spec"]["endpoints"][0].get("scheme", "http") == ("https" if is_secure else "http")
     for pod in of_kind(documents, "Pod"):
         variables = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
-        assert variables["BASE_URL"].startswith("https:" if is_secure else "http:")
+        assert variables["BASE_URL"].startswith("https:" if secure else "http:")

@@ -9,6 +9,9 @@ import yaml
 
 from tests.deploy.chart import CHART, Manifest, golden, refusal, settings_text, template
 
+RAY = {"mode": "rayservice"}
+GROUPS = {"mode": "leaderworkerset", "pipeline": {"size": 2, "existingSecret": "stage-key"}}
+
 
 def nested(key: str, value: Any) -> Manifest:
     """`a.b` and a value to {"a": {"b": value}}."""
@@ -55,6 +58,10 @@ def nested(key: str, value: Any) -> Manifest:
         ("tracing.otlpEndpoint", "collector:4317"),
         ("model.servedNames", ["one, two"]),
         ("kind", "DaemonSet"),
+        ("mode", "Router"),
+        ("router.replicaCount", 1),
+        ("ray.version", "2.60"),
+        ("pipeline.size", 0),
         ("auth.apiKeys", ["with,comma"]),
         ("auth.apiKeys", [""]),
         ("image.tag", "bad tag"),
@@ -101,7 +108,6 @@ def test_the_schema_refuses_wrong_values_and_names_the_key(helm: str, key: str, 
         ({"httpRoute": {"enabled": True, "useInferencePool": True}}, "httpRoute.useInferencePool"),
         ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs"),
         ({"ingress": {"enabled": True}}, "ingress.hosts"),
-        ({"inferencePool": {"enabled": True}}, "inferencePool.endpointPicker.name"),
         ({"cache": {"persistence": {"enabled": True}}, "replicaCount": 2}, "cache.persistence.accessModes"),
         (
             {"kind": "StatefulSet", "cache": {"persistence": {"enabled": True, "existingClaim": "c"}}},
@@ -109,7 +115,7 @@ def test_the_schema_refuses_wrong_values_and_names_the_key(helm: str, key: str, 
         ),
         (
             {"dataParallelSize": 3},
-            "dataParallelSize is 3: with tensorParallelSize 1 it needs 3 NeuronCores, and inf2.xl",
+            "dataParallelSize is 3: with tensorParallelSize 1 and pipeline.size 1 it needs 3 NeuronC",
         ),
         ({"tensorParallelSize": 2, "dataParallelSize": 2}, "dataParallelSize is 2: with tensorParallelSize 2"),
         (
@@ -148,6 +154,29 @@ def test_the_schema_refuses_wrong_values_and_names_the_key(helm: str, key: str, 
         ({"extraArgs": ["--port=1"]}, "extraArgs: --port is set by server.port"),
         ({"server": {"port": 8081}}, "server.healthPort is 8081: it must differ from server.port"),
         ({"extraArgs": ["--tensor-parallel-size", "2"]}, "--tensor-parallel-size is set by tensorParallelSize"),
+        ({"pipeline": {"size": 3}}, "dataParallelSize is 1: with tensorParallelSize 1 and pipeline.size 3 it needs 3"),
+        ({"router": {"extraArgs": ["--port", "1"]}}, "router.extraArgs: --port is set by the chart"),
+        (
+            {"inferencePool": {"endpointPicker": {"extraArgs": ["--metrics-port=1"]}}},
+            "inferencePool.endpointPicker.extraArgs: --metrics-port is set by the chart",
+        ),
+        ({"mode": "router", "inferencePool": {"enabled": True}}, "inferencePool.enabled is true: in mode router a rou"),
+        (RAY | {"autoscaling": {"enabled": True}}, "autoscaling.enabled is true: mode rayservice has the workers of"),
+        (RAY | {"kind": "StatefulSet"}, "kind is StatefulSet: mode rayservice has pods of its own"),
+        (RAY | {"extraArgs": ["--seed=1"]}, "extraArgs is --seed=1: mode rayservice has no command line"),
+        (RAY | {"strategy": {"type": "Recreate"}}, "strategy: mode rayservice has ray.upgradeType"),
+        (RAY | {"tls": {"existingSecret": "s"}}, "tls.existingSecret is s: Ray Serve speaks plain HTTP"),
+        (RAY | {"networkPolicy": {"enabled": True}}, "networkPolicy.enabled is true: Ray's nodes and its operator"),
+        (RAY | {"serviceMonitor": {"enabled": True}}, "serviceMonitor.enabled, auth.metricsSecret: in mode rayservice"),
+        (RAY | {"pdb": {"maxUnavailable": "50%"}}, "pdb.maxUnavailable is 50%: in mode rayservice it must be a number"),
+        (GROUPS | {"kind": "StatefulSet"}, "kind is StatefulSet: mode leaderworkerset has pods of its own"),
+        (GROUPS | {"pipeline": {"existingSecret": "s"}}, "pipeline.size is 1: mode leaderworkerset needs at least 2"),
+        (GROUPS | {"pipeline": {"size": 2}}, "pipeline.existingSecret: name the Secret with the key"),
+        (GROUPS | {"dataParallelSize": 2}, "dataParallelSize is 2: a stage of mode leaderworkerset computes for one"),
+        (GROUPS | {"model": {"name": "a/b", "revision": "v1"}}, "model.revision is v1: stages of mode leaderworkerset"),
+        (GROUPS | {"server": {"host": "::"}}, "server.host is ::: stages of mode leaderworkerset listen on IPv4"),
+        (GROUPS | {"strategy": {"type": "Recreate"}}, "strategy.type is Recreate: a LeaderWorkerSet does not have it"),
+        (GROUPS | {"cache": {"persistence": {"enabled": True}}}, "cache.persistence.accessModes: several pods"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused_with_the_key(helm: str, values: Manifest, key: str) -> None:
