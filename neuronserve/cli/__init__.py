@@ -70,6 +70,7 @@ Run = Callable[[Call], int | None]
 COMMANDS: dict[str, tuple[Run, str]] = {
     "serve": (commands.serve, "serve a model over HTTP"),
     "route": (route.route, "spread requests over servers, and continue streams of those that are lost"),
+    "pick": (route.pick, "choose servers for the requests of a Kubernetes gateway, as route does"),
     "run-batch": (commands.run_batch, "answer a file of requests, without HTTP"),
     "bench latency": (commands.bench_latency, "measure prefill and decode of a model in this process, without HTTP"),
     "bench throughput": (commands.bench_throughput, "measure many sequences at once in this process, without HTTP"),

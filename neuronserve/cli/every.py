@@ -13,13 +13,14 @@ from neuronserve.server.settings.embed import EmbedSettings
 from neuronserve.server.settings.models import ModelsSettings
 from neuronserve.server.settings.monitor import LsSettings, MonitorSettings, TopSettings
 from neuronserve.server.settings.pipeline import StageSettings
-from neuronserve.server.settings.route import RouteSettings
+from neuronserve.server.settings.route import PickSettings, RouteSettings
 from neuronserve.server.settings.run_batch import RunBatchSettings
 from neuronserve.server.settings.sources import names
 
 BY_COMMAND: dict[str, type[Settings]] = {
     "serve": serve_settings(),
     "route": RouteSettings,
+    "pick": PickSettings,
     "run-batch": RunBatchSettings,
     "bench latency": LatencySettings,
     "bench throughput": ThroughputSettings,

@@ -65,9 +65,9 @@ def read_file(file: Path) -> list[Address]:
     return [parse(line, f"--replicas-file {file}") for line in lines if line]
 
 
-async def resolved(address: Address) -> list[Address]:
-    """Return the replicas of an address: of a DNS name those that it has now. Raises OSError."""
-    if not address.is_dns:
+async def resolved(address: Address, is_by_ip: bool = False) -> list[Address]:
+    """Return the replicas of an address: those that a DNS name (`is_by_ip`: any name) has now. Raises OSError."""
+    if not address.is_dns and not is_by_ip:
         return [address]
     found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     return [replace(address, host=str(host[0]), is_dns=False) for *_, host in found]

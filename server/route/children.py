@@ -33,7 +33,6 @@ class Children:
         self._listeners: list[socket.socket | None] = [bind(HOST, 0) for _ in range(count)]
         ports = [each.getsockname()[1] for each in self._listeners if each is not None]
         self.addresses = tuple(Address(HOST, port) for port in ports)
-        self._is_ending = False
         self.has_served: Callable[[Address], bool] = lambda _: False
 
     async def keep(self) -> None:
@@ -48,7 +47,6 @@ class Children:
 
     async def close(self) -> None:
         """End all replicas."""
-        self._is_ending = True
         self.signal(signal.SIGTERM)
         running = [process for process in self._processes if process is not None]
         await asyncio.gather(*(asyncio.to_thread(process.join, EXIT_GRACE_S) for process in running))

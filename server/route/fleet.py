@@ -10,11 +10,12 @@ from collections.abc import Collection, Coroutine
 from typing import Any
 
 from ..api.http.watched_files import WatchedFiles
+from ..api.phase import Phase
 from ..config import CacheConfig
 from ..errors import SettingsError, Unavailable
 from ..scheduler.router import PENDING_WEIGHT, Router
 from .address import Address, read_file, resolved
-from .config import RouteConfig
+from .config import FrontConfig
 from .prompt import CHUNK_TOKENS, Prompt
 from .replica import Replica
 
@@ -26,10 +27,11 @@ NUM_CHUNKS = 31_250  # of prompts that a replica is taken to have cached
 class Fleet:
     """Replicas by number. A number is one address for ever, so that the ledger's counts hold while replicas change."""
 
-    def __init__(self, config: RouteConfig) -> None:
+    def __init__(self, config: FrontConfig) -> None:
         """Raises SettingsError when the file of replicas is wrong."""
         self.replicas: list[Replica] = []
         self.ledger = Router(0, CacheConfig(NUM_CHUNKS, CHUNK_TOKENS), name=uuid.uuid4().hex)
+        self.is_draining = False  # the process ends with its open requests
         self._config = config
         self.max_wait_s = config.max_wait
         self._file = config.replicas_file
@@ -42,6 +44,11 @@ class Fleet:
     def up(self) -> list[Replica]:
         """Replicas that take requests, by name: the same order in every router."""
         return sorted((each for each in self.replicas if each.is_up), key=lambda each: each.address.name)
+
+    @property
+    def phase(self) -> Phase:
+        """Phase of the process in front of the replicas: loading while none is up."""
+        return "draining" if self.is_draining else "ready" if self.up else "loading"
 
     def has_served(self, address: Address) -> bool:
         """Return whether a replica has been up."""
@@ -95,7 +102,7 @@ class Fleet:
         found: dict[str, Address] = {}
         for address in (*self._config.replicas, *self._listed):
             try:
-                found |= {each.name: each for each in await resolved(address)}
+                found |= {each.name: each for each in await resolved(address, self._config.is_by_ip)}
             except OSError as error:
                 log.warning("%s cannot be looked up: %s", address.name, error)
                 at_port = (each for each in self.replicas if not each.is_leaving and address.port == each.address.port)
@@ -128,7 +135,11 @@ class Fleet:
             self.ledger.pause(replica.number)
 
     def _read(self) -> list[Address]:
-        return [] if self._file is None else read_file(self._file)
+        listed = [] if self._file is None else read_file(self._file)
+        paths = (each.name for each in (*self._config.replicas, *listed) if each.path)
+        if self._config.is_by_ip and (name := next(paths, "")):
+            raise SettingsError(f"{name}: a replica of a gateway needs an IP address and a port")
+        return listed
 
     def _reload(self) -> None:
         try:

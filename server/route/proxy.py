@@ -17,7 +17,6 @@ from ..api.http.cross_site import CrossSite
 from ..api.http.event_stream import until_disconnect
 from ..api.http.middleware import CloseWhileDraining, HeadAsGet, RequestIds, header
 from ..api.keys.guard import ADMIN, scopes_of
-from ..api.phase import Phase
 from ..errors import PayloadTooLarge
 from .asked import Asked, asked
 from .config import RouteConfig
@@ -45,16 +44,10 @@ class Proxy:
 
     def __init__(self, config: RouteConfig, fleet: Fleet) -> None:
         self.num_open = 0
-        self.is_draining = False
-        self._fleet, self._metrics = fleet, Metrics(fleet)
+        self.fleet, self._metrics = fleet, Metrics(fleet)
         self._max_body_bytes, self._shows_replicas = config.max_body_bytes, config.shows_replicas
         most = BODIES_IN_ALL * config.max_body_bytes
         self._memory = BodyMemory(most, most)
-
-    @property
-    def phase(self) -> Phase:
-        """Phase of the router's life: loading while no replica is up."""
-        return "draining" if self.is_draining else "ready" if self._fleet.up else "loading"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (own := self._own(scope["path"])) is not None:
@@ -81,7 +74,7 @@ class Proxy:
         elif request.is_for_all:
             await _whole((await self._ask_all(request))[-1])(scope, _nothing, send)
         else:
-            await Exchange(self._fleet, self._metrics, request, scope, send).run()
+            await Exchange(self.fleet, self._metrics, request, scope, send).run()
 
     async def _measured(self, request: Asked) -> Response:
         """Return the metrics of the router, and those of its own replicas, which may refuse the caller."""
@@ -95,9 +88,9 @@ class Proxy:
 
     async def _ask_all(self, request: Asked) -> list[Answered]:
         """Give a request to each replica that is up, up to the first that refuses it; return the answers."""
-        await self._fleet.first()
+        await self.fleet.first()
         answers: list[Answered] = []
-        for replica in self._fleet.up:
+        for replica in self.fleet.up:
             try:
                 async with replica.connection() as upstream:
                     await upstream.ask(*request.message(replica.address, Events()))
@@ -117,7 +110,7 @@ class Proxy:
         if path == "/health/live":
             return JSONResponse({"status": "ready"})
         if path in READY:
-            return JSONResponse({"status": self.phase}, 200 if self.phase == "ready" else 503)
+            return JSONResponse({"status": self.fleet.phase}, 200 if self.fleet.phase == "ready" else 503)
         return None
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
@@ -156,4 +149,4 @@ def build_app(config: RouteConfig, proxy: Proxy) -> ASGIApp:
     if origins:
         app = CORSMiddleware(app, origins, ["GET", "POST", "DELETE", "OPTIONS"], ["*"], expose_headers=["X-Request-Id"])
     app = CrossSite(app, config.allowed_hosts, origins, is_operators=lambda path: scopes_of(path) == ADMIN)
-    return RequestIds(CloseWhileDraining(app, lambda: proxy.is_draining))
+    return RequestIds(CloseWhileDraining(app, lambda: proxy.fleet.is_draining))

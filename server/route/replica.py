@@ -22,7 +22,7 @@ class Replica:
     """One replica by its number in the ledger. `is_up`: new requests may go there."""
 
     def __init__(self, number: int, address: Address, silence_s: float, tls: ssl.SSLContext) -> None:
-        self.number, self.address = number, address
+        self.number, self.address, self.endpoint = number, address, address.host_header.decode()
         self.is_up = self.has_served = False
         self.is_leaving = False  # no longer listed: open requests end, and it gets no more
         self.open: set[Upstream] = set()

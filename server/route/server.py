@@ -1,4 +1,4 @@
-"""The router's process: listen, find replicas, serve, drain on a signal, end."""
+"""The life of a process in front of replicas: find them, serve, drain on a signal, end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import contextlib
 import logging
 import signal
 import socket
+from functools import partial
+from typing import Protocol
 
 from ..api.event_loop import run
 from ..api.http.connections import Connections
@@ -17,7 +19,7 @@ from ..api.listener import address, health_process
 from ..api.ready_file import ReadyFile
 from ..host.open_files import REFUSED_CONNECTIONS
 from .children import Children
-from .config import RouteConfig
+from .config import FrontConfig, RouteConfig
 from .fleet import Fleet
 from .proxy import Proxy, build_app
 
@@ -25,32 +27,53 @@ log = logging.getLogger("neuronserve.route")
 POLL_S = 0.05
 
 
-class RouteServer:
-    """One router on one socket. `run` returns when it has ended."""
+class Front(Protocol):
+    """Answering side of a process: a proxy, or the picker of a gateway."""
 
-    def __init__(self, config: RouteConfig, listener: socket.socket, children: Children | None = None) -> None:
-        """Raises SettingsError for a wrong file of replicas or certificates."""
-        self._config, self._listener, self._children = config, listener, children
-        self._fleet = Fleet(config)
-        self._proxy = Proxy(config, self._fleet)
-        self._tls = None if config.tls is None else Tls(config.tls)
-        most = config.max_connections, REFUSED_CONNECTIONS
-        connections = Connections(listener, *most, lambda: None, self._tls)
-        self._http = HttpServer(build_app(config, self._proxy), connections)
+    url: str  # "" until it listens
+    num_open: int
+
+    async def serve(self) -> None: ...  # until `stop`; raises StartError
+    def stop(self) -> None: ...
+
+
+class HttpFront(Proxy):
+    """A proxy that listens on one socket."""
+
+    def __init__(self, config: RouteConfig, fleet: Fleet, listener: socket.socket, tls: Tls | None) -> None:
+        super().__init__(config, fleet)
+        self._listener, self.url = listener, address(listener, "http" if tls is None else "https")
+        connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, lambda: None, tls)
+        self._http = HttpServer(build_app(config, self), connections)
+
+    async def serve(self) -> None:
+        await self._http.serve(sockets=[self._listener])
+
+    def stop(self) -> None:
+        self._http.should_exit = True
+
+
+class RouteServer:
+    """One process. `run` returns when it has ended."""
+
+    def __init__(self, config: FrontConfig, fleet: Fleet, front: Front, children: Children | None = None) -> None:
+        self._config, self._fleet, self._front, self._children = config, fleet, front, children
         self._ready_file = ReadyFile(config.ready_file)
         self._health = health_process(config.host, config.health_port)
         self._draining: asyncio.Task[None] | None = None
         self._end_now = asyncio.Event()
 
-    async def run(self) -> None:
+    async def run(self, tls: Tls | None = None) -> None:
         """Serve until `shutdown` is done. Raises StartError and ReplicaEnded of its own replicas."""
-        serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.shutdown)
+        serving = asyncio.create_task(self._front.serve())
         lasting = {serving, asyncio.create_task(self._fleet.run())}
         work = [self._announce()]
-        if self._config.tls is not None and self._tls is not None:
-            work.append(WatchedFiles(self._config.tls.files, self._tls.reload).watch())
+        if self._config.tls is not None and tls is not None:
+            work.append(WatchedFiles(self._config.tls.files, tls.reload).watch())
         if self._health is not None:
-            work.append(self._health.follow(lambda: self._proxy.phase))
+            work.append(self._health.follow(lambda: self._fleet.phase))
         if self._children is not None:
             self._children.has_served = self._fleet.has_served
             lasting.add(asyncio.create_task(self._children.keep()))
@@ -60,7 +83,7 @@ class RouteServer:
             for task in done:
                 task.result()
         finally:
-            self._http.should_exit = True
+            self._front.stop()
             self._ready_file.remove()
             await asyncio.gather(serving, return_exceptions=True)
             for task in (*others, *lasting):
@@ -75,32 +98,26 @@ class RouteServer:
     def shutdown(self) -> None:
         """Drain, then end. A second call ends open requests at once."""
         if self._draining is None:
-            self._proxy.is_draining = True
+            self._fleet.is_draining = True
             self._draining = asyncio.create_task(self._drain())
         else:
             self._end_now.set()
 
-    def restart_engines(self) -> None:
-        """Have its own replicas restart their engines."""
-        if self._children is not None:
-            self._children.signal(signal.SIGHUP)
-
     async def _announce(self) -> None:
         """Write the ready file when the first replica is up, or all of its own are."""
         num_needed = 1 if self._children is None else len(self._config.replicas)
-        while len(self._fleet.up) < num_needed:
+        while not self._front.url or len(self._fleet.up) < num_needed:
             await asyncio.sleep(POLL_S)
-        url = address(self._listener, "http" if self._tls is None else "https")
-        self._ready_file.write(url, replicas=[replica.address.name for replica in self._fleet.replicas])
-        log.info("ready: %s", url)
+        self._ready_file.write(self._front.url, replicas=[replica.address.name for replica in self._fleet.replicas])
+        log.info("ready: %s", self._front.url)
 
     async def _drain(self) -> None:
-        log.info("draining: %d requests open, at most %g s", self._proxy.num_open, self._config.shutdown_timeout_s)
+        log.info("draining: %d requests open, at most %g s", self._front.num_open, self._config.shutdown_timeout_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.shutdown_timeout_s):
-                while self._proxy.num_open and not self._end_now.is_set():
+                while self._front.num_open and not self._end_now.is_set():
                     await asyncio.sleep(POLL_S)
-        self._http.should_exit = True
+        self._front.stop()
 
 
 def route(config: RouteConfig, listener: socket.socket, children: Children | None = None) -> None:
@@ -109,9 +126,7 @@ def route(config: RouteConfig, listener: socket.socket, children: Children | Non
 
 
 async def _route(config: RouteConfig, listener: socket.socket, children: Children | None) -> None:
-    server = RouteServer(config, listener, children)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.shutdown)
-    loop.add_signal_handler(signal.SIGHUP, server.restart_engines)
-    await server.run()
+    fleet, tls = Fleet(config), None if config.tls is None else Tls(config.tls)
+    restart = (lambda: None) if children is None else partial(children.signal, signal.SIGHUP)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, restart)  # of the engines of its own replicas
+    await RouteServer(config, fleet, HttpFront(config, fleet, listener, tls), children).run(tls)
