@@ -13,7 +13,7 @@ from .upstream import Lost, Upstream
 
 log = logging.getLogger("neuronserve.route")
 PROBE_S, IDLE_PROBE_S = 1.0, 3.0  # between two probes of a replica with requests, and of one without
-MAX_BACKOFF_S = 15.0  # between probes of a replica that is down
+MAX_BACKOFF_S = 3.0  # between probes of a replica that is down
 MAX_IDLE, MAX_IDLE_S = 256, 4.0  # connections that are kept, for less time than servers keep theirs (uvicorn: 5 s)
 NOT_NOW = 503  # a replica that loads, drains or has lost an engine
 
