@@ -10,7 +10,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
@@ -32,7 +32,7 @@ from neuronserve.server.route.prompt import CHUNK_BYTES, CHUNK_TOKENS, Prompt, p
 from neuronserve.server.scheduler.router import Router
 from neuronserve.server.workload.workload import Workload
 
-ANSWER_TOKENS = 100
+ANSWER_TOKENS = 150
 SHARED = 4  # system prompts of 4 chunks
 THINK_S = 20.0  # mean time between two turns
 
@@ -94,7 +94,7 @@ class Deployment:
 
 
 @dataclass
-class Found:
+class Figures:
     """Figures of one deployment."""
 
     hit_rate: float  # of the prompts' tokens
@@ -152,7 +152,7 @@ class Routed:
         """Do nothing: the ledgers count."""
 
 
-async def found(deployment: Deployment) -> Found:
+async def served(deployment: Deployment) -> Figures:
     """Serve the workload and return the figures."""
     workload = deployment.workload
     records = Records(len(workload))
@@ -171,27 +171,24 @@ async def found(deployment: Deployment) -> Found:
         Driver(engines, workload, records, options.scheduler, options.resolve_cache(), routed).run()
         for task in finding:
             task.cancel()
-        for fleet in fleets:
-            await fleet.close()
+        await asyncio.gather(*(fleet.close() for fleet in fleets))
     ttft_s = (np.array(records.first_token_ns) - np.array(records.sent_ns)) / NS
     mean_open = routed.sums / routed.sums.mean()
     hits = np.array(records.num_cached).sum() / workload.input_len.sum()
-    return Found(float(hits), float(mean_open.max()), float(np.quantile(ttft_s, 0.99)))
+    return Figures(float(hits), float(mean_open.max()), float(np.quantile(ttft_s, 0.99)))
 
 
 def main() -> None:
     """Print a row for each deployment."""
-    talk = conversations(300, 8, rate=2.0)
-    one = Deployment(talk, 1)
+    talk = conversations(200, 6, rate=4.0)
     cases = {
-        "one server that holds all": replace(one, workload=talk.at_speed(0.25)),
-        "4 replicas, 1 router": Deployment(talk, 4),
-        "4 replicas, 16 routers": Deployment(talk, 4, 16),
-        "16 replicas, 16 routers": Deployment(talk.at_speed(4), 16, 16),
+        "1 replica": Deployment(talk.at_speed(0.25), 1),
+        **{f"4 replicas, {count} router(s)": Deployment(talk, 4, count) for count in (1, 16)},
+        **{f"16 replicas, {count} router(s)": Deployment(talk.at_speed(4), 16, count) for count in (1, 16)},
     }
     print("deployment | hit rate | max/mean open tokens | TTFT p99")
     for name, case in cases.items():
-        each = asyncio.run(found(case))
+        each = asyncio.run(served(case))
         print(f"{name} | {each.hit_rate:.3f} | {each.spread:.2f} | {each.ttft_p99_s:.2f} s", flush=True)
 
 
