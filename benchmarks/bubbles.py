@@ -27,7 +27,7 @@ WARM_S = 1.0
 
 async def bubble(url: str, num_streams: int, stages: int, window_s: float) -> float:
     """Return the idle share of the stages' time while `num_streams` decode."""
-    body = {"prompt": "a", "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True, "stream_interval": 50}
+    body = {"prompt": "a", "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True}
     async with httpx.AsyncClient(base_url=url, timeout=None) as client:
 
         async def stream() -> None:
