@@ -30,7 +30,7 @@ def prompt_of(body: bytes) -> Prompt:
         return Prompt(num_tokens=1 + len(body) // TOKEN_BYTES)
     text = b"".join(bytes(found.get(name, b"")) for name in RENDERED)
     root = b" ".join(bytes(found.get(name, b"")) for name in APART)
-    # The interpreter's own keyed hash is three times as fast as BLAKE2, and no other process needs to find the same one.
+    # The interpreter's keyed hash is three times as fast as BLAKE2, and no other process needs to find the same one.
     digest, digests = hash(root), []
     for begin in range(0, len(text) - CHUNK_BYTES + 1, CHUNK_BYTES):
         digest = hash((digest, text[begin : begin + CHUNK_BYTES]))

@@ -60,7 +60,7 @@ class RouteServer:
             for task in done:
                 task.result()
         finally:
-            self._http.should_exit = True
+            self._http.end()
             self._ready_file.remove()
             await asyncio.gather(serving, return_exceptions=True)
             for task in (*others, *lasting):
@@ -100,7 +100,7 @@ class RouteServer:
             async with asyncio.timeout(self._config.shutdown_timeout_s):
                 while self._proxy.num_open and not self._end_now.is_set():
                     await asyncio.sleep(POLL_S)
-        self._http.should_exit = True
+        self._http.end()
 
 
 def route(config: RouteConfig, listener: socket.socket, children: Children | None = None) -> None:
