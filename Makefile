@@ -36,6 +36,7 @@ oldest-test: $(VENV)/.oldest
 # Faults again and again under load, one after the other, with what clients noticed of them.
 chaos: $(VENV)/.test
 	$(BIN)/python -m pytest -s tests/chaos/test_engine_deaths.py tests/chaos/test_batch_kills.py -m "chaos or not chaos"
+	$(BIN)/python -m pytest -s tests/route/test_resume.py -m chaos
 
 # Ten minutes at 90 % load, with clients that leave, bad requests and an engine killed every minute; memory at the end.
 soak: $(VENV)/.test

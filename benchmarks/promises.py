@@ -116,6 +116,15 @@ def _sizes(connections: int) -> Row:
     return Row(name, (Side((*AUTO, *MOST), _closed(connections)), *sides), figure, "E2EL ms", 1.02)
 
 
+def _replicas(count: int) -> Row:
+    """Return the row of replicas beside one server, each with 8 connections."""
+    many, one = (
+        {f"r{each}": Stream(_random(48 * each, 192, 128), ArrivalSpec(max_concurrency=8 * each))} for each in (count, 1)
+    )
+    sides = Side(("--replicas", str(count)), many), Side((), one)
+    return Row(f"{count} replicas over one", sides, _tokens_per_s, "tokens/s", 0.95 * count, is_most=False)
+
+
 ROWS = (
     Row(
         "8 prefixes of 1,024 tokens, 64 users: cached over not",
@@ -155,6 +164,7 @@ ROWS = (
         1.5,
     ),
     *map(_sizes, (1, 8, 16, 32)),
+    *map(_replicas, (2, 4)),
 )
 
 

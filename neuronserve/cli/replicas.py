@@ -32,7 +32,8 @@ def serve_replicas(settings: ServeSettings, model_path: Path, engine: EngineMain
     from neuronserve.server.settings.replicas import router_config
 
     listener = bind(settings.host, settings.port)
-    children = Children(settings.replicas, partial(_replica, settings, model_path, engine))
+    make = partial(_replica, settings, model_path, engine)
+    children = Children(settings.replicas, make, settings.healing)
     route(router_config(settings, children.addresses), listener, children)
 
 

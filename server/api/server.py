@@ -80,7 +80,7 @@ class ApiServer:
                 loading.result()
             await serving
         finally:
-            self._uvicorn.should_exit = True
+            self._uvicorn.end()
             self._ready_file.remove()
             for task in (loading, *others):
                 task.cancel()
@@ -163,7 +163,7 @@ class ApiServer:
     async def _end_when_dead(self) -> None:
         """Report the loss of all engines to clients for a while, and end, so that a supervisor restarts the server."""
         await until_dead(self.service.engine)
-        self._uvicorn.should_exit = True
+        self._uvicorn.end()
 
     async def _stop_batches(self) -> None:
         """Stop the runner of batches: the next server continues them."""
@@ -182,7 +182,7 @@ class ApiServer:
                 why = "a second signal" if self._abort_now.is_set() else f"{self._timeout_s:g} s are over"
                 log.warning("draining ends: %s; %d open sequences end with an error", why, left)
             self.service.abort_all()
-        self._uvicorn.should_exit = True
+        self._uvicorn.end()
 
     async def _wait_until_idle(self) -> None:
         loop = asyncio.get_running_loop()

@@ -19,7 +19,6 @@ from .address import Address
 
 log = logging.getLogger("neuronserve.route")
 HOST = "127.0.0.1"
-RESTARTS = Healing(max_restarts=5, window_s=60.0)  # of one replica
 EXIT_GRACE_S = 10.0  # for a replica to end its engines
 MakeReplica = Callable[[int, socket.socket], BaseProcess]  # by number, listening there
 
@@ -27,8 +26,8 @@ MakeReplica = Callable[[int, socket.socket], BaseProcess]  # by number, listenin
 class Children:
     """Processes by number. `has_served` says whether one was up in any of its lives."""
 
-    def __init__(self, count: int, make: MakeReplica) -> None:
-        self._make = make
+    def __init__(self, count: int, make: MakeReplica, healing: Healing) -> None:
+        self._make, self._healing = make, healing
         self._processes: list[BaseProcess | None] = [None] * count
         self._listeners: list[socket.socket | None] = [bind(HOST, 0) for _ in range(count)]
         ports = [each.getsockname()[1] for each in self._listeners if each is not None]
@@ -55,7 +54,7 @@ class Children:
             await asyncio.to_thread(process.join)
 
     async def _keep(self, number: int) -> None:
-        breaker, loop, address = RestartBreaker(RESTARTS), asyncio.get_running_loop(), self.addresses[number]
+        breaker, loop, address = RestartBreaker(self._healing), asyncio.get_running_loop(), self.addresses[number]
         while True:
             listener = self._listeners[number] or bind(HOST, address.port)
             process = self._processes[number] = self._make(number, listener)
@@ -71,7 +70,8 @@ class Children:
                 raise error
             delay_s = breaker.delay_s(loop.time(), is_fault=True, has_served=has_served)
             if delay_s is None:
-                raise ReplicaEnded(f"{what}, {RESTARTS.max_restarts + 1} times within {RESTARTS.window_s:g} s")
+                most = self._healing.max_restarts + 1
+                raise ReplicaEnded(f"{what}, {most} times within {self._healing.window_s:g} s")
             log.error("%s; restarting it", what)
             await asyncio.sleep(delay_s)
 

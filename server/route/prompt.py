@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
-
 import msgspec
 
 CHUNK_BYTES = 512  # of a prompt that share a digest
@@ -32,9 +30,10 @@ def prompt_of(body: bytes) -> Prompt:
         return Prompt(num_tokens=1 + len(body) // TOKEN_BYTES)
     text = b"".join(bytes(found.get(name, b"")) for name in RENDERED)
     root = b" ".join(bytes(found.get(name, b"")) for name in APART)
-    digest, digests = blake2b(root, digest_size=16).digest(), []
+    # The interpreter's keyed hash is three times as fast as BLAKE2, and no other process needs to find the same one.
+    digest, digests = hash(root), []
     for begin in range(0, len(text) - CHUNK_BYTES + 1, CHUNK_BYTES):
-        digest = blake2b(text[begin : begin + CHUNK_BYTES], key=digest, digest_size=16).digest()
-        digests.append(digest)
+        digest = hash((digest, text[begin : begin + CHUNK_BYTES]))
+        digests.append(digest.to_bytes(8, "big", signed=True))
     is_continued = any(bytes(found.get(name, b"null")) != b"null" for name in REFERENCES)
     return Prompt(digests, 1 + len(text) // TOKEN_BYTES, is_continued)

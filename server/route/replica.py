@@ -13,7 +13,7 @@ from .rules import IDLE_PROBE_S, PROBE_S
 from .upstream import Lost, Upstream
 
 log = logging.getLogger("neuronserve.route")
-MAX_BACKOFF_S = 15.0  # between probes of a replica that is down
+MAX_BACKOFF_S = 3.0  # between probes of a replica that is down
 MAX_IDLE, MAX_IDLE_S = 256, 4.0  # connections that are kept, for less time than servers keep theirs (uvicorn: 5 s)
 NOT_NOW = 503  # a replica that loads, drains or has lost an engine
 

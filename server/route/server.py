@@ -50,7 +50,7 @@ class HttpFront(Proxy):
         await self._http.serve(sockets=[self._listener])
 
     def stop(self) -> None:
-        self._http.should_exit = True
+        self._http.end()
 
 
 class RouteServer:

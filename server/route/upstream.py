@@ -33,7 +33,7 @@ class Upstream(asyncio.Protocol):
         self.status, self.headers = 0, list[Header]()
         self._parts: list[bytes] = []
         self._num_unread = 0
-        self._is_complete = self._is_headed = self._is_paused = False
+        self._is_complete = self._is_headed = self._is_kept = self._is_paused = False
         self.taker: Callable[[bytes], bool] | None = None  # takes a part at once; returns False to leave it to `read`
 
     @property
@@ -41,7 +41,7 @@ class Upstream(asyncio.Protocol):
         """Return whether another request may be sent."""
         if self._transport is None or self._error or self._transport.is_closing():
             return False
-        return not self.num_asked or (self._is_complete and bool(self._parser.should_keep_alive()))
+        return not self.num_asked or (self._is_complete and self._is_kept)
 
     def header(self, name: bytes) -> bytes:
         """Return a header of the answer by its lower-case name; b"" if it has none."""
@@ -123,3 +123,4 @@ class Upstream(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._is_complete = self._is_headed
+        self._is_kept = bool(self._parser.should_keep_alive())  # which the parser forgets after this call

@@ -13,7 +13,7 @@ class HealingSettings(Settings):
     """How often, and how fast, an engine is replaced."""
 
     max_engine_restarts: int = Field(
-        5, ge=0, le=1000, description="restarts of a dead engine within a minute; 0 = never"
+        5, ge=0, le=1000, description="restarts of a dead engine or replica within a minute; 0 = never"
     )
     engine_hang_timeout: float = Field(
         10,

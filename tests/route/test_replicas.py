@@ -77,6 +77,13 @@ def test_replicas_end_with_their_router(checkpoint: Path) -> None:
         until(lambda: not any(map(is_running, pids)))
 
 
+def test_a_replica_that_dies_more_often_than_it_may_restart_ends_the_server(checkpoint: Path) -> None:
+    with running_server(checkpoint, "--replicas", "2", "--max-engine-restarts", "0") as server:
+        os.kill(replica_pids(server)[0], signal.SIGKILL)
+        assert server.wait() == 1
+        assert "was killed by SIGKILL" in server.last_words()
+
+
 def test_a_replica_that_cannot_start_ends_the_server_with_its_reason(checkpoint: Path) -> None:
     ended = run_command("serve", str(checkpoint), "--replicas", "2", "--port", "0", "--device", "fail")
     assert ended.returncode == 2

@@ -121,7 +121,7 @@ def pair(checkpoint: Path, free_ports: list[int]) -> Iterator[Pair]:
         yield found
 
 
-@pytest.mark.parametrize("num_losses", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_losses", [2, pytest.param(20, marks=pytest.mark.chaos)])
 def test_64_streams_of_all_kinds_survive_replicas_that_are_killed_at_any_moment(pair: Pair, num_losses: int) -> None:
     chance = random.Random(num_losses)
     expected = [ask(pair.servers[0].url, kind) for kind in range(len(KINDS))]

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,32 @@ def test_an_answer_of_http_1_0_ends_with_its_connection() -> None:
     answer = b"HTTP/1.0 200 OK\r\ncontent-type: text/plain\r\n\r\nhello"
     with other_server(answer) as address, running_router(address) as router:
         assert httpx.get(f"{router.url}/anything").text == "hello"
+
+
+class KeptConnections(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    num_made = 0
+
+    def setup(self) -> None:
+        KeptConnections.num_made += 1
+        super().setup()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+
+def test_a_replicas_connection_is_used_again() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), KeptConnections) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            with running_router(f"127.0.0.1:{server.server_port}") as router, client(router) as each:
+                assert [each.get("/anything").text for _ in range(20)] == ["ok"] * 20
+                assert KeptConnections.num_made < 10  # a probe beside a request has another one
+        finally:
+            server.shutdown()
 
 
 def test_settings_name_what_is_missing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
@@ -17,11 +18,12 @@ from .header_limit import LimitedHttpProtocol
 # Idle time of a connection: longer than clients (httpx, so OpenAI's too: 5 s) and load balancers (AWS: 60 s) keep
 # it, so that none sends a request into a connection that closes.
 KEEP_ALIVE_S = 75
+TICK_S = 1.0  # between two dates of answers; uvicorn's tenth of a second keeps an idle process busy
 FLUSH_TIMEOUT_S = 5  # for complete answers that their clients have not read yet
 
 
 class HttpServer(uvicorn.Server):
-    """Serves the connections that `connections` accepts, until `should_exit` is set."""
+    """Serves the connections that `connections` accepts, until `end` is called."""
 
     def __init__(self, app: ASGIApp, connections: Connections) -> None:
         config = uvicorn.Config(
@@ -36,6 +38,18 @@ class HttpServer(uvicorn.Server):
         )
         super().__init__(config)
         self._connections = connections
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Accept no more connections, and return from `serve` when open requests are answered."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._ending.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         del sockets
