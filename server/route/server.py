@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+from typing import Protocol
 
 from ..api.event_loop import run
 from ..api.http.connections import Connections
@@ -16,7 +17,6 @@ from ..api.http.watched_files import WatchedFiles
 from ..api.listener import address, health_process
 from ..api.ready_file import ReadyFile
 from ..host.open_files import REFUSED_CONNECTIONS
-from .children import Children
 from .config import RouteConfig
 from .fleet import Fleet
 from .proxy import Proxy, build_app
@@ -25,10 +25,20 @@ log = logging.getLogger("neuronserve.route")
 POLL_S = 0.05
 
 
+class Replicas(Protocol):
+    """Replicas that live and end with their router."""
+
+    num_needed: int  # that are up before the router is ready
+
+    async def keep(self, fleet: Fleet) -> None: ...  # keeps `fleet` informed, never returns, raises StartError
+    def signal(self, number: int) -> None: ...
+    async def close(self) -> None: ...
+
+
 class RouteServer:
     """One router on one socket. `run` returns when it has ended."""
 
-    def __init__(self, config: RouteConfig, listener: socket.socket, children: Children | None = None) -> None:
+    def __init__(self, config: RouteConfig, listener: socket.socket, children: Replicas | None = None) -> None:
         """Raises SettingsError for a wrong file of replicas or certificates."""
         self._config, self._listener, self._children = config, listener, children
         self._fleet = Fleet(config)
@@ -52,8 +62,7 @@ class RouteServer:
         if self._health is not None:
             work.append(self._health.follow(lambda: self._proxy.phase))
         if self._children is not None:
-            self._children.has_served = self._fleet.has_served
-            lasting.add(asyncio.create_task(self._children.keep()))
+            lasting.add(asyncio.create_task(self._children.keep(self._fleet)))
         others = [asyncio.create_task(each) for each in work]
         try:
             done, _ = await asyncio.wait(lasting, return_when=asyncio.FIRST_COMPLETED)
@@ -87,7 +96,7 @@ class RouteServer:
 
     async def _announce(self) -> None:
         """Write the ready file when the first replica is up, or all of its own are."""
-        num_needed = 1 if self._children is None else len(self._config.replicas)
+        num_needed = 1 if self._children is None else self._children.num_needed
         while len(self._fleet.up) < num_needed:
             await asyncio.sleep(POLL_S)
         url = address(self._listener, "http" if self._tls is None else "https")
@@ -103,12 +112,12 @@ class RouteServer:
         self._http.should_exit = True
 
 
-def route(config: RouteConfig, listener: socket.socket, children: Children | None = None) -> None:
+def route(config: RouteConfig, listener: socket.socket, children: Replicas | None = None) -> None:
     """Run a router until it has shut down after SIGTERM or SIGINT. Raises StartError."""
     run(_route(config, listener, children))
 
 
-async def _route(config: RouteConfig, listener: socket.socket, children: Children | None) -> None:
+async def _route(config: RouteConfig, listener: socket.socket, children: Replicas | None) -> None:
     server = RouteServer(config, listener, children)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
