@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("pooling", "normalize", "runner", "trust_request_chat_template", "require_artifact_digest"),
         *("catalog", "region", "spot_discount", "price_basis", "calibration", "batching", "block_size"),
         *("scheduling_policy", "step_time_target_ms"),
-        *("pipeline_parallel_size", "pipeline_stages", "pipeline_key_file"),
+        *("pipeline_parallel_size", "pipeline_stages", "pipeline_key_file", "distributed", "num_replicas"),
         *("context_encoding_buckets", "token_generation_buckets", "additional_config", "override_neuron_config"),
         *("max_num_batched_tokens", "max_num_queued_reqs", "num_gpu_blocks_override", "device_memory_utilization"),
         *("cpu_binding", "isa", "kernel_cache_dir", "kernel_checks", "allow_unsupported_types", "engine_mode"),
