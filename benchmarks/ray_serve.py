@@ -101,7 +101,6 @@ def main(argv: Sequence[str]) -> int:
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
     flags = [str(settings["model"]), *flags]
-    os.environ["RAY_AUTH_MODE"] = "token"
     with running(neuronserve_command(flags)) as plain, on_ray(flags, settings, asked.proxy) as other:
         urls = {"plain": plain, "Ray": other}
         before = cpu_seconds()
