@@ -35,7 +35,7 @@ def serve_on_ray(settings: ServeSettings, model_path: Path) -> None:
     listener = bind(settings.host, settings.port)
     try:
         ray.init(include_dashboard=False, log_to_driver=False)
-    except ray.exceptions.RayError as error:
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
         raise StartError(f"no Ray cluster: {error}") from error
     program = getattr(sys.modules["__main__"].__spec__, "name", "neuronserve").removesuffix(".__main__")
     servers = RayServers(plan_of(given(settings, model_path), program))

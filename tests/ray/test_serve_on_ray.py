@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -123,23 +124,25 @@ def test_what_cannot_run_is_refused_with_the_account(cluster: Any, model: Path, 
 
 
 @contextlib.contextmanager
-def deployed(model: Path) -> Iterator[Any]:
-    """Yield a function that deploys the application behind Serve's own HTTP proxy, and its address."""
+def deployed(model: Path) -> Iterator[tuple[Any, str]]:
+    """Yield a function that deploys the application behind Serve's own HTTP proxy, and the proxy's address."""
     import ray
     from ray import serve
 
     from neuronserve.server.ray.app import plan_of, routed
 
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     ray.init(log_to_driver=False)
     try:
-        serve.start(http_options={"host": "127.0.0.1", "port": 0, "location": "HeadOnly"})
+        serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
 
         def deploy(**settings: Any) -> None:
             given = {"model": str(model), "served_model_name": ["fake"], "max_num_seqs": 64, "device": "slow:0.01"}
             given |= {"distributed": "ray", "cpu_threads": 1} | settings
             serve.run(routed(plan_of(given, "tests.api.serve_fake")), name="neuronserve", route_prefix="/")
 
-        yield deploy
+        yield deploy, f"http://127.0.0.1:{port}"
     finally:
         serve.shutdown()
         ray.shutdown()
@@ -150,9 +153,8 @@ def test_streams_through_serves_proxy_survive_scaling_and_a_rolling_update(
 ) -> None:
     from ray import serve
 
-    with deployed(model) as deploy, ThreadPoolExecutor(32) as pool:
+    with deployed(model) as (deploy, url), ThreadPoolExecutor(32) as pool:
         deploy(num_replicas=1)
-        url = "http://127.0.0.1:8000"
         for settings in ({"num_replicas": 2}, {"num_replicas": 2, "log_level": "warning"}, {"num_replicas": 1}):
             answers = [pool.submit(ask, url, kind) for kind in range(18)]
             deploy(**settings)
