@@ -127,7 +127,10 @@ class RouterReplica:
         self._app = build_app(config, Proxy(config, self._fleet))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return self._answer
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:  # uvicorn takes a method for older ASGI
+            await self._answer(scope, receive, send)
+
+        return app
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
