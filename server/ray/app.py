@@ -42,7 +42,7 @@ HEAD_NODE = {"node:__internal_head__": 0.001}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is deployed: settings of each server, its room, and how many there are."""
+    """Deployment of servers: their settings, the room of each, and how many there are."""
 
     program: str  # `python -m PROGRAM serve`
     given: Mapping[str, Any]
