@@ -71,5 +71,5 @@ def _require_free(plan: Plan, count: int) -> None:
         room = Room(int(free.get("CPU", 0)), int(free.get("memory", 0)))
         raise CannotPlace(
             f"{count} replicas need {plan.need} each, and Ray has found no room for them within {PLACE_S:g} s; "
-            f"all nodes together have {room} that nobody uses"
+            f"all nodes together have {room} unused"
         )

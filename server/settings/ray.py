@@ -9,7 +9,7 @@ from .base import Settings
 
 
 class RaySettings(Settings):
-    """Where replicas run, and how many."""
+    """Place and number of replicas."""
 
     distributed: Literal["none", "ray"] = Field(
         "none", description="run replicas on the Ray cluster of RAY_ADDRESS, or on a new one of this host"
