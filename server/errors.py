@@ -8,6 +8,7 @@ NeuronserveError
 │   │   ├── DeviceMemoryError     the model does not fit on the accelerator; carries the account
 │   │   └── KnownFailure          reports say that a real accelerator does not run it (--strict-device)
 │   ├── HostMemoryError           the host has less memory than the emulation needs
+│   ├── CannotPlace               a Ray cluster has no room for the replicas; carries the account
 │   ├── AdapterSlotsFull          more LoRA adapters than there is room for
 │   ├── EngineLost                an engine died while it served: exit code 1 at the server's end
 │   └── ReplicaEnded              a replica of --replicas died again and again: exit code 1
@@ -81,6 +82,10 @@ class KnownFailure(DeviceError):
 
 class HostMemoryError(StartError):
     """The host that runs the emulation has too little memory, whatever the emulated accelerator has."""
+
+
+class CannotPlace(StartError):
+    """The nodes of a Ray cluster have no room for the replicas. The message holds the account."""
 
 
 class AdapterSlotsFull(StartError):

@@ -210,7 +210,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console", "speculative_config"}
     | {"replicas", "kept_kv_cache_gib", "kv_offloading_size", "kv_offloading_dir", "kv_offloading_dir_size"}
     | {"limit_mm_per_prompt", "mm_processor_kwargs", "kv_events_config", "disaggregate", "mmproj"}
-    | {"pipeline_parallel_size", "pipeline_stages", "pipeline_key_file"}
+    | {"pipeline_parallel_size", "pipeline_stages", "pipeline_key_file", "distributed", "num_replicas"}
     | {"api_keys_file", "public_paths", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
     | {"ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms"}

@@ -31,7 +31,11 @@ def serve(call: Call) -> None:
     settings.require_price()
     require_files(settings)
     model_path = check_serve(settings, partial(_model_path, settings))
-    if settings.replicas > 1:
+    if settings.distributed == "ray":
+        from neuronserve.cli.ray import serve_on_ray
+
+        serve_on_ray(settings, model_path)
+    elif settings.replicas > 1:
         from neuronserve.cli.replicas import serve_replicas
 
         serve_replicas(settings, model_path, call.engine)

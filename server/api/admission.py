@@ -49,6 +49,10 @@ class Admission:
         """Seconds that a request of priority 0 would wait now, behind all that wait with that priority."""
         return self._forecasts[rank].delay_s(self._load(rank, None))
 
+    def num_queued_tokens(self, rank: int) -> int:
+        """Prompt tokens that an engine computes before those of a request that comes now."""
+        return self._load(rank, None).num_prompt_tokens
+
     def check(self, requests: Sequence[Request], rank: int | None) -> None:
         """Raise Overloaded when the first of these requests, which arrive together, would wait past a limit.
 

@@ -16,6 +16,7 @@ from ..host.fork_server import start_process
 from ..link.handle import signal_name
 from ..link.restarts import Healing, RestartBreaker
 from .address import Address
+from .fleet import Fleet
 
 log = logging.getLogger("neuronserve.route")
 HOST = "127.0.0.1"
@@ -24,7 +25,7 @@ MakeReplica = Callable[[int, socket.socket], BaseProcess]  # by number, listenin
 
 
 class Children:
-    """Processes by number. `has_served` says whether one was up in any of its lives."""
+    """Processes by number."""
 
     def __init__(self, count: int, make: MakeReplica, healing: Healing) -> None:
         self._make, self._healing = make, healing
@@ -32,11 +33,11 @@ class Children:
         self._listeners: list[socket.socket | None] = [bind(HOST, 0) for _ in range(count)]
         ports = [each.getsockname()[1] for each in self._listeners if each is not None]
         self.addresses = tuple(Address(HOST, port) for port in ports)
-        self.has_served: Callable[[Address], bool] = lambda _: False
+        self.num_needed = count
 
-    async def keep(self) -> None:
-        """Keep all replicas running; never return. Raises StartError and ReplicaEnded."""
-        await asyncio.gather(*(self._keep(number) for number in range(len(self._processes))))
+    async def keep(self, fleet: Fleet) -> None:
+        """Keep all replicas running, which `fleet` watches; never return. Raises StartError and ReplicaEnded."""
+        await asyncio.gather(*(self._keep(number, fleet) for number in range(len(self._processes))))
 
     def signal(self, number: int) -> None:
         """Send a signal to each replica."""
@@ -53,7 +54,7 @@ class Children:
             process.kill()
             await asyncio.to_thread(process.join)
 
-    async def _keep(self, number: int) -> None:
+    async def _keep(self, number: int, fleet: Fleet) -> None:
         breaker, loop, address = RestartBreaker(self._healing), asyncio.get_running_loop(), self.addresses[number]
         while True:
             listener = self._listeners[number] or bind(HOST, address.port)
@@ -63,7 +64,7 @@ class Children:
             self._listeners[number] = None
             await _exit_of(process)
             what = f"replica {number} (pid {process.pid}) {_ending(process.exitcode)}"
-            has_served = self.has_served(address)
+            has_served = fleet.has_served(address)
             if not has_served:
                 error = StartError(what)
                 error.exit_code = process.exitcode if process.exitcode in (1, 2) else 1

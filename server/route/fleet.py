@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import uuid
 from collections.abc import Collection, Coroutine
 from typing import Any
 
 from ..api.http.watched_files import WatchedFiles
 from ..api.phase import Phase
-from ..config import CacheConfig
 from ..errors import SettingsError, Unavailable
-from ..scheduler.router import PENDING_WEIGHT, Router
+from ..scheduler.router import PENDING_WEIGHT
 from .address import Address, read_file, resolved
 from .config import FrontConfig
-from .prompt import CHUNK_TOKENS, Prompt
+from .prompt import Prompt, new_ledger
 from .replica import Replica
 
 log = logging.getLogger("neuronserve.route")
 RESOLVE_S = 5.0  # between two look-ups of DNS names
-NUM_CHUNKS = 31_250  # of prompts that a replica is taken to have cached
 
 
 class Fleet:
@@ -30,7 +27,7 @@ class Fleet:
     def __init__(self, config: FrontConfig) -> None:
         """Raises SettingsError when the file of replicas is wrong."""
         self.replicas: list[Replica] = []
-        self.ledger = Router(0, CacheConfig(NUM_CHUNKS, CHUNK_TOKENS), name=uuid.uuid4().hex)
+        self.ledger = new_ledger()
         self.is_draining = False  # the process ends with its open requests
         self._config = config
         self.max_wait_s = config.max_wait
@@ -61,6 +58,11 @@ class Fleet:
         while True:
             await self._find()
             await asyncio.sleep(RESOLVE_S)
+
+    def follow(self, listed: list[Address]) -> None:
+        """Have these replicas, beside those of the configuration, from now on."""
+        self._listed = listed
+        self._spawn(self._find())
 
     async def close(self) -> None:
         """End all connections."""
@@ -143,11 +145,9 @@ class Fleet:
 
     def _reload(self) -> None:
         try:
-            self._listed = self._read()
+            self.follow(self._read())
         except SettingsError as error:
             log.error("%s; the replicas stay as they are", error)
-            return
-        self._spawn(self._find())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
+
 import msgspec
+
+from ..config import CacheConfig
+from ..scheduler.router import Router
 
 CHUNK_BYTES = 512  # of a prompt that share a digest
 TOKEN_BYTES = 4  # of English text in common tokenizers: only sums of similar prompts are compared
 CHUNK_TOKENS = CHUNK_BYTES // TOKEN_BYTES
+NUM_CHUNKS = 31_250  # of prompts that a replica is taken to have cached
 # Fields that may hold the prompt, in the order in which chat templates render them; those that keep prompts apart; and
 # those that name what a replica has stored.
 RENDERED = ("tools", "system", "instructions", "messages", "prompt", "input", "inputs", "texts")
@@ -37,3 +43,8 @@ def prompt_of(body: bytes) -> Prompt:
         digests.append(digest.to_bytes(8, "big", signed=True))
     is_continued = any(bytes(found.get(name, b"null")) != b"null" for name in REFERENCES)
     return Prompt(digests, 1 + len(text) // TOKEN_BYTES, is_continued)
+
+
+def new_ledger() -> Router:
+    """Return the ledger of a router of replicas, which are added by `join`."""
+    return Router(0, CacheConfig(NUM_CHUNKS, CHUNK_TOKENS), name=uuid.uuid4().hex)

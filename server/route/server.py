@@ -18,13 +18,22 @@ from ..api.http.watched_files import WatchedFiles
 from ..api.listener import address, health_process
 from ..api.ready_file import ReadyFile
 from ..host.open_files import REFUSED_CONNECTIONS
-from .children import Children
 from .config import FrontConfig, RouteConfig
 from .fleet import Fleet
 from .proxy import Proxy, build_app
 
 log = logging.getLogger("neuronserve.route")
 POLL_S = 0.05
+
+
+class Replicas(Protocol):
+    """Replicas that live and end with their router."""
+
+    num_needed: int  # that are up before the router is ready
+
+    async def keep(self, fleet: Fleet) -> None: ...  # keeps `fleet` informed, never returns, raises StartError
+    def signal(self, number: int) -> None: ...
+    async def close(self) -> None: ...
 
 
 class Front(Protocol):
@@ -56,7 +65,7 @@ class HttpFront(Proxy):
 class RouteServer:
     """One process. `run` returns when it has ended."""
 
-    def __init__(self, config: FrontConfig, fleet: Fleet, front: Front, children: Children | None = None) -> None:
+    def __init__(self, config: FrontConfig, fleet: Fleet, front: Front, children: Replicas | None = None) -> None:
         self._config, self._fleet, self._front, self._children = config, fleet, front, children
         self._ready_file = ReadyFile(config.ready_file)
         self._health = health_process(config.host, config.health_port)
@@ -75,8 +84,7 @@ class RouteServer:
         if self._health is not None:
             work.append(self._health.follow(lambda: self._fleet.phase))
         if self._children is not None:
-            self._children.has_served = self._fleet.has_served
-            lasting.add(asyncio.create_task(self._children.keep()))
+            lasting.add(asyncio.create_task(self._children.keep(self._fleet)))
         others = [asyncio.create_task(each) for each in work]
         try:
             done, _ = await asyncio.wait(lasting, return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +113,7 @@ class RouteServer:
 
     async def _announce(self) -> None:
         """Write the ready file when the first replica is up, or all of its own are."""
-        num_needed = 1 if self._children is None else len(self._config.replicas)
+        num_needed = 1 if self._children is None else self._children.num_needed
         while not self._front.url or len(self._fleet.up) < num_needed:
             await asyncio.sleep(POLL_S)
         self._ready_file.write(self._front.url, replicas=[replica.address.name for replica in self._fleet.replicas])
@@ -120,12 +128,12 @@ class RouteServer:
         self._front.stop()
 
 
-def route(config: RouteConfig, listener: socket.socket, children: Children | None = None) -> None:
+def route(config: RouteConfig, listener: socket.socket, children: Replicas | None = None) -> None:
     """Run a router until it has shut down after SIGTERM or SIGINT. Raises StartError."""
     run(_route(config, listener, children))
 
 
-async def _route(config: RouteConfig, listener: socket.socket, children: Children | None) -> None:
+async def _route(config: RouteConfig, listener: socket.socket, children: Replicas | None) -> None:
     fleet, tls = Fleet(config), None if config.tls is None else Tls(config.tls)
     restart = (lambda: None) if children is None else partial(children.signal, signal.SIGHUP)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, restart)  # of the engines of its own replicas

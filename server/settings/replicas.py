@@ -1,7 +1,8 @@
 """Settings that follow from those of `neuronserve serve --replicas`: of each replica, and of the router before them."""
 
 import sys
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from ..api.http.host_names import names_of
 from ..host.cpu_quota import host_threads
@@ -13,6 +14,13 @@ from .base import slice_of
 from .serve import ServeSettings
 
 Kind = TypeVar("Kind", bound=ServeSettings)
+# Settings of the router in front of replicas on a Ray cluster, and those that a replica has of its own.
+ELSEWHERE = frozenset(
+    {
+        *("distributed", "num_replicas", "host", "port", "health_port", "ready_file", "console"),
+        *("allowed_origins", "allowed_hosts", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"),
+    }
+)
 
 
 def of_replica(settings: Kind, number: int) -> Kind:
@@ -25,6 +33,16 @@ def of_replica(settings: Kind, number: int) -> Kind:
     own |= {"cpu_threads": max(1, threads // count)}
     own |= {"host_memory_gib": min(available_bytes(), settings.memory_bytes or sys.maxsize) / GIB / count}
     return settings.model_copy(update=own)
+
+
+def given(settings: ServeSettings, model: Path) -> dict[str, Any]:
+    """Return the settings that were given, in the form of a configuration file; a `model` of this host by its path."""
+    written = settings.model_dump(mode="json")
+    public = {name: str(field.validation_alias or name) for name, field in type(settings).model_fields.items()}
+    fields = {public[name]: written[name] for name in settings.model_fields_set - {"config"}}
+    if Path(fields.get("model", "")).exists():
+        fields["model"] = str(model)
+    return fields
 
 
 def router_config(settings: ServeSettings, replicas: tuple[Address, ...]) -> RouteConfig:

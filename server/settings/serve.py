@@ -36,6 +36,7 @@ from .objectives import ObjectiveSettings
 from .offload import OffloadSettings
 from .pipeline import PipelineSettings
 from .pooling import PoolingSettings
+from .ray import RaySettings
 from .sources import data_home, traces_protocol
 from .strict import StrictSettings
 from .tls import TlsSettings
@@ -52,6 +53,7 @@ class ServeSettings(
     MediaSettings,
     ObjectiveSettings,
     PipelineSettings,
+    RaySettings,
     KeySettings,
     TlsSettings,
     StrictSettings,

@@ -14,6 +14,12 @@ QUEUE_DELAY = MetricFamily(
     "seconds",
     "Wait for a place in the batch of a request of priority 0 that comes now: `--max-queue-delay` limits it",
 )
+QUEUED = MetricFamily(
+    "neuronserve:queued_prompt_tokens",
+    "gauge",
+    "tokens",
+    "Prompt tokens to compute before those of a request of priority 0 that comes now",
+)
 MEMORY_LEFT = MetricFamily(
     "neuronserve:host_memory_left_bytes",
     "gauge",
@@ -22,14 +28,15 @@ MEMORY_LEFT = MetricFamily(
     "host, whichever is least",
     ("model_name",),
 )
-OVERLOAD_FAMILIES = (QUEUE_DELAY, MEMORY_LEFT)
+OVERLOAD_FAMILIES = (QUEUE_DELAY, QUEUED, MEMORY_LEFT)
 
 
 def show_admission(admission: Admission, instruments: Instruments) -> None:
     """Expose the forecasts that admission uses."""
     for rank in range(admission.num_engines):
-        gauge = instruments.of(engine=str(rank)).gauge(QUEUE_DELAY)
-        gauge.set_function(partial(admission.delay_s, rank))
+        own = instruments.of(engine=str(rank))
+        own.gauge(QUEUE_DELAY).set_function(partial(admission.delay_s, rank))
+        own.gauge(QUEUED).set_function(partial(admission.num_queued_tokens, rank))
 
 
 def show_memory(memory: HostMemory, instruments: Instruments) -> None:
