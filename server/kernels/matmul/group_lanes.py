@@ -23,11 +23,11 @@ from ...device.layout import GROUP_SCALE_BYTES
 from ..isa import neon, nibbles, simd
 from ..isa.dot_product import float_of_sums
 from ..isa.jit import Kernel, inline, made_kernel
-from ..isa.memory import hidden, load_f32, load_i64
+from ..isa.memory import hidden, load_f32, load_i64, prefetch
 from ..records import MATMUL
 from . import epilogue
 from .lane_products import ROWS, SUMS, stack_sums, store_tiles
-from .loop import LINE, matmul_loop, rows_of
+from .loop import AHEAD, LINE, matmul_loop, rows_of
 
 CHUNK = 32  # neighbours in k that are summed as whole numbers; a group has one or more chunks
 _PANEL, _SIDES = 1024, 16 * 8  # bytes of sixteen rows of activations: 64 codes each, and one pair each
@@ -113,6 +113,9 @@ def _one_row(codes: Codes, has_shifts: bool) -> Any:
             word, b, group = a + (i // 2) * _PANEL + i % 2 * CHUNK, at.codes + i * at.chunk, (i >> at.shift) * at.group
             c = d = begin(sides + 4)
             for j in range(turns):
+                for line in range(AHEAD, AHEAD + step, LINE):
+                    prefetch(b + j * step + line)
+                    prefetch(b + b1 + j * step + line)
                 c, d = dot(c, word, low(b + j * step)), dot(d, word, low(b + b1 + j * step))
                 c, d = dot(c, word + 4, high(b + j * step)), dot(d, word + 4, high(b + b1 + j * step))
                 word += 8
