@@ -13,6 +13,8 @@ import json
 import subprocess
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,10 @@ _POLL_S = 0.05
 
 class ServerFailed(Exception):
     """The server has ended, or was not ready in time. The message has the last lines of its log."""
+
+
+class ScriptRefused(Exception):
+    """The server takes no such rules. The message has its answer."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,28 @@ class Server:
             "ANTHROPIC_API_KEY": self.api_key,
         }
 
+    @contextlib.contextmanager
+    def script(self, *rules: dict[str, Any]) -> Iterator[None]:
+        """Give these answers and faults until the block ends, as `--script` has them. Raises ScriptRefused.
+
+        The server has `--allow-script`, as `running_server` starts it.
+        """
+        number = self._ask("POST", "/admin/script", {"rules": rules})["number"]
+        try:
+            yield
+        finally:
+            self._ask("DELETE", f"/admin/script/{number}")
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.api_key}"}
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return json.loads(answer.read() or "null")
+        except urllib.error.HTTPError as error:
+            raise ScriptRefused(error.read().decode("utf-8", "replace")) from error
+
 
 @contextlib.contextmanager
 def running_server(
@@ -72,7 +100,7 @@ def running_server(
     """
     flags = {"--device": device, "--pace": pace, "--api-key": api_key}
     given = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
-    arguments = ["serve", *([model] if model else []), *given, *args]
+    arguments = ["serve", *([model] if model else []), *given, "--allow-script", *args]
     with running([*COMMAND, *arguments, "--port", "0"], timeout_s) as ready:
         yield Server(ready["url"], ready["model"], ready["pid"], api_key or NO_KEY)
 

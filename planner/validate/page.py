@@ -64,7 +64,6 @@ def summary(release: Release, calibration: Calibration) -> dict[str, Section]:
         "short": Section("In short", items=tuple(short(release))),
         "unseen": unseen(release),
         "left_out": left_out(release),
-        "fit": at_fit(calibration),
         "releases": earlier(releases()),
         "unknown": Section("What is not known", items=tuple(unknown(release, calibration))),
     }

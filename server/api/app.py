@@ -13,6 +13,7 @@ from .dialects import audio, chat, cohere, completions, embeddings, generate, po
 from .dialects.llama import routes as llama
 from .dialects.messages import batches as message_batches
 from .dialects.messages import routes as messages
+from .dialects.ollama import routes as ollama
 from .dialects.responses import conversations
 from .dialects.responses import routes as responses
 from .dialects.responses.background import Background
@@ -56,6 +57,14 @@ from .wire.llama import (
 from .wire.message import MessageAnswer
 from .wire.message_batches import MessageBatchRequest
 from .wire.messages import CountTokensRequest, MessagesRequest
+from .wire.ollama import (
+    OllamaAnswer,
+    OllamaChatRequest,
+    OllamaEmbeddingRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaShowRequest,
+)
 from .wire.pooling import (
     ClassifyList,
     ClassifyRequest,
@@ -82,7 +91,7 @@ from .wire.responses import (
 RATE_LIMIT_HEADERS = [
     f"x-ratelimit-{name}-{kind}" for kind in ("requests", "tokens") for name in ("limit", "remaining", "reset")
 ]
-GENERATING = (audio, chat, completions, responses, conversations, messages, llama, generate, sagemaker)
+GENERATING = (audio, chat, completions, responses, conversations, messages, llama, ollama, generate, sagemaker)
 ENCODING = (embeddings, pooling, rerank, cohere)
 ABOUT = (models, tokenize, render, status, admin, inventory, usage, docs)
 MODULES = (*GENERATING, *ENCODING, *ABOUT, lora, files, batches, message_batches)
@@ -114,6 +123,11 @@ BODIES = (
     ApplyTemplateRequest,
     CohereEmbedRequest,
     GenerateRequest,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    OllamaEmbedRequest,
+    OllamaEmbeddingRequest,
+    OllamaShowRequest,
 )
 
 ANSWERS = (
@@ -132,6 +146,7 @@ ANSWERS = (
     LlamaCompletion,
     CohereEmbedAnswer,
     GenerateAnswer,
+    OllamaAnswer,
 )
 
 

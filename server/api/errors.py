@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -33,6 +33,7 @@ NOT_OFFERED = {
     "/v1/videos": "video",
     "/v1/moderations": "moderations",
 }
+OLLAMA_PATH = "/api/"
 ANTHROPIC_PATH, ANTHROPIC_HEADER = "/v1/messages", "anthropic-version"  # paths and header of Anthropic's clients
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "nullable"})  # in pydantic's paths: a branch of a union
@@ -58,6 +59,17 @@ def error_bytes(error: RequestError) -> bytes:
     return json.dumps(error_object(error)).encode()
 
 
+def ollama_error_bytes(error: RequestError) -> bytes:
+    """Return the error as Ollama's clients read it: its message alone."""
+    return json.dumps({"error": error.message}).encode()
+
+
+def _error_bytes_of(path: str) -> Callable[[RequestError], bytes]:
+    if path.startswith(OLLAMA_PATH):
+        return ollama_error_bytes
+    return anthropic_error_bytes if path.startswith(ANTHROPIC_PATH) else error_bytes
+
+
 def error_response(error: RequestError, path: str = "") -> Response:
     """Return the HTTP answer of an error, in the format of the API that has `path`."""
     headers = {}
@@ -71,8 +83,7 @@ def error_response(error: RequestError, path: str = "") -> Response:
         headers["Connection"] = "close"  # the rest of the body is not read
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
-    data = anthropic_error_bytes(error) if path.startswith(ANTHROPIC_PATH) else error_bytes(error)
-    return Response(data, error.status, headers, media_type="application/json")
+    return Response(_error_bytes_of(path)(error), error.status, headers, media_type="application/json")
 
 
 def as_request_error(error: Exception) -> RequestError:

@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "answers": ("tool_call_parser", "reasoning_parser", "max_queue_delay", "ttft_slo_ms", "tpot_slo_ms"),
     "operation": (
         *("config", "data_dir", "log_level", "log_format", "disable_access_log", "shutdown_timeout"),
-        *("health_port", "ready_file", "inject_faults", "usd_per_hour"),
+        *("health_port", "ready_file", "inject_faults", "script", "usd_per_hour"),
     ),
     # Each has a default that suits almost everybody.
     ADVANCED: (
@@ -39,7 +39,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("replicas", "max_engine_restarts", "engine_hang_timeout", "spare_engine", "kept_kv_cache_gib"),
         *("kv_offloading_size", "kv_offloading_dir", "kv_offloading_dir_size", "kv_events_config"),
         *("host_memory_gib", "max_body_bytes", "max_file_bytes", "max_data_bytes", "max_logprobs", "allowed_hosts"),
-        *("api_key_file", "admin_api_key", "public_paths", "ssl_ca_certs", "ssl_cert_reqs", "allow_fault_header"),
+        *(
+            "api_key_file",
+            "admin_api_key",
+            "public_paths",
+            "ssl_ca_certs",
+            "ssl_cert_reqs",
+            "allow_fault_header",
+            "allow_script",
+        ),
         *("enable_tokenizer_info_endpoint", "enable_per_request_metrics", "context_overflow"),
         *("enable_auto_tool_choice", "disable_log_stats", "log_stats_interval", "max_stored_responses"),
         *("trace_dir", "otlp_traces_endpoint", "otlp_traces_protocol"),

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...server.api.errors import error_response
 from ...server.api.http.connection_end import end_connection, without_direct_writer
-from ...server.errors import QueueFull, RequestError
+from ...server.errors import InvalidRequest, QueueFull, RequestError
 from .disturbance import disturbed
 from .rule_file import FAULT_HEADER, header_rule
 from .rules import (
@@ -27,6 +30,7 @@ from .rules import (
     ServerError,
     Unavailable,
 )
+from .script import Scripts
 
 log = logging.getLogger("neuronserve.faults")
 HEADER_LABEL = "header"  # label of faults by a request's header
@@ -57,10 +61,11 @@ class InjectedLimit(QueueFull):
 class FaultInjector:
     """Innermost middleware: a disturbed answer is counted and logged as any answer."""
 
-    def __init__(self, app: ASGIApp, config: FaultConfig, count: Count) -> None:
-        """Take the rules. `count` gets the fault and the rule's label of each injection."""
+    def __init__(self, app: ASGIApp, config: FaultConfig, count: Count, scripts: Scripts | None = None) -> None:
+        """Take the rules, or those of `scripts`. `count` gets the fault and the rule's label of each injection."""
         self._app = app
-        self._injections = Injections(config.rules, config.seed)
+        self._scripts = scripts or Scripts(config)
+        self._by_header = Injections((), config.seed)
         self._seed = config.seed
         self._is_header_allowed = config.is_header_allowed
         self._count = count
@@ -72,7 +77,9 @@ class FaultInjector:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
             receive, body = await _read_json(headers, receive)
-            injection = await self._choose(scope["path"], headers, body)
+            if (output := self._scripts.answer(scope["path"], headers, body)) is not None:
+                scope.setdefault("state", {})["scripted"] = output
+            injection = self._choose(scope["path"], headers, body)
         except RequestError as error:
             await error_response(error, scope["path"])(scope, receive, send)
             return
@@ -93,19 +100,14 @@ class FaultInjector:
             disturbing = disturbed(injection, scope, _marking(injection, send))
             await self._app(without_direct_writer(scope), receive, disturbing)
 
-    async def _choose(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Injection | None:
+    def _choose(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Injection | None:
         """Return the injection for a request, if any. Raises InvalidRequest for an invalid header."""
         text = headers.get(FAULT_HEADER.lower()) if self._is_header_allowed else None
-        rule = None if text is None else header_rule(text)
-        places = self._injections.accepting(path, headers, body)
-        if rule is not None:
-            places = [BY_HEADER] if rule.accepts(path, headers, body) else []
-        drawn = self._injections.draw(places) if places else None
-        if drawn is None:
-            return None
-        if rule is not None:
-            return Injection(rule, HEADER_LABEL, drawn[1], Random(f"{self._seed}:{drawn[1]}"))
-        return self._injections.injection(*drawn)
+        if text is None:
+            return self._scripts.fault(path, headers, body)
+        rule = header_rule(text)
+        drawn = self._by_header.draw([BY_HEADER]) if rule.accepts(path, headers, body) else None
+        return None if drawn is None else Injection(rule, HEADER_LABEL, drawn[1], Random(f"{self._seed}:{drawn[1]}"))
 
 
 def _refusal(rule: Rule) -> RequestError | None:
@@ -157,6 +159,25 @@ async def _read_json(headers: dict[str, str], receive: Receive) -> tuple[Receive
     return again, body if isinstance(body, dict) else {}
 
 
+def script_routes(scripts: Scripts) -> list[Route]:
+    """Return POST /admin/script, and DELETE /admin/script/{number}."""
+
+    async def add(request: Request) -> Response:
+        try:
+            content = await request.json()
+        except ValueError as error:
+            raise InvalidRequest(f"The body is not valid JSON: {error}") from error
+        return JSONResponse({"number": scripts.add(content)})
+
+    async def remove(request: Request) -> Response:
+        return Response(status_code=204 if scripts.remove(request.path_params["number"]) else 404)
+
+    return [
+        Route("/admin/script", add, methods=["POST"]),
+        Route("/admin/script/{number:int}", remove, methods=["DELETE"]),
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class FaultInjection:
     """Implements neuronserve.server.api.addition.Addition."""
@@ -164,9 +185,14 @@ class FaultInjection:
     config: FaultConfig
 
     def mount(self, app: Any, service: Any) -> None:
-        """Add the middleware."""
-        app.add_middleware(FaultInjector, config=self.config, count=service.telemetry.count_fault)
+        """Add the middleware, and the paths by which tests add and remove scripts."""
+        scripts = Scripts(self.config)
+        count = service.telemetry.count_fault
+        app.add_middleware(FaultInjector, config=self.config, count=count, scripts=scripts)
+        if self.config.is_script_allowed:
+            app.router.routes += script_routes(scripts)
 
     def describe(self) -> dict[str, object]:
         """Return the rules in force."""
-        return {"faults": self.config.as_json()}
+        has_script = bool(self.config.answers or self.config.script or self.config.is_script_allowed)
+        return {"faults": self.config.as_json()} | ({"script": len(self.config.answers)} if has_script else {})

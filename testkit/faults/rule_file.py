@@ -1,16 +1,20 @@
-"""Rules of faults as users write them: a YAML or JSON file, or a request header."""
+"""Rules of faults and answers as users write them: a YAML, JSON or Python file, a request header, or a request."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+import runpy
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from ...server.api.http.scripted import Scripted
 from ...server.errors import InvalidRequest, SettingsError
 from ...server.typed_json import JsonError, complaint, convert, shown
-from .rules import KINDS, FaultConfig, Latency, Match, Rule
+from .rules import KINDS, Answer, FaultConfig, Latency, Match, Rule, Script
 
 FAULT_HEADER = "X-Inject-Fault"
 _NESTED = {"match": Match, "first_token": Latency, "token": Latency}
@@ -18,6 +22,42 @@ _NESTED = {"match": Match, "first_token": Latency, "token": Latency}
 
 def read_rules(path: Path) -> FaultConfig:
     """Return the rules and the seed of a file. Raises SettingsError with the key, its value and the nearest name."""
+    return FaultConfig(*_read(path, "--inject-faults", has_answers=False)[:2])
+
+
+def read_script(path: Path) -> FaultConfig:
+    """Return the answers, faults and seed of a YAML file, or the function `answer` of a Python file.
+
+    Raises SettingsError.
+    """
+    if path.suffix == ".py":
+        return FaultConfig(script=_function(path))
+    rules, seed = _read(path, "--script", has_answers=True)
+    return with_answers(rules, seed)
+
+
+def with_answers(rules: Sequence[Rule], seed: int = 0) -> FaultConfig:
+    """Return rules of both kinds as a configuration."""
+    answers = tuple(rule for rule in rules if isinstance(rule, Answer))
+    return FaultConfig(tuple(rule for rule in rules if not isinstance(rule, Answer)), seed, answers=answers)
+
+
+def script_rules(content: Any) -> list[Rule]:
+    """Return the rules of a script that came over HTTP. Raises JsonError."""
+    _check_names(content, ("rules",), "")
+    rules = convert(content.get("rules", []), list[dict[str, Any]], "rules.")
+    return [_rule(rule, f"rules[{place}].", has_answers=True) for place, rule in enumerate(rules)]
+
+
+def scripted(given: Any, path: str = "answer") -> Scripted:
+    """Return an answer as a rule has it: a text, or a mapping with `text` and `calls`. Raises JsonError."""
+    found = Scripted(given) if isinstance(given, str) else convert(given, Scripted, f"{path}.")
+    # YAML reads the two halves of a character in JSON's escapes as two characters.
+    text = found.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return msgspec.structs.replace(found, text=text)
+
+
+def _read(path: Path, flag: str, has_answers: bool) -> tuple[tuple[Rule, ...], int]:
     import yaml
 
     try:
@@ -25,13 +65,25 @@ def read_rules(path: Path) -> FaultConfig:
         _check_names(content, ("seed", "rules"), "")
         rules = convert(content.get("rules", []), list[dict[str, Any]], "rules.")
         seed = convert(content.get("seed", 0), int, "seed.")
-        return FaultConfig(tuple(_rule(rule, f"rules[{place}].") for place, rule in enumerate(rules)), seed)
+        return tuple(_rule(rule, f"rules[{place}].", has_answers) for place, rule in enumerate(rules)), seed
     except OSError as error:
-        raise SettingsError(f"--inject-faults: cannot read {str(path)!r}: {error.strerror}") from error
+        raise SettingsError(f"{flag}: cannot read {str(path)!r}: {error.strerror}") from error
     except JsonError as error:
-        raise SettingsError(f"--inject-faults: {path}: {error}") from error
+        raise SettingsError(f"{flag}: {path}: {error}") from error
     except (yaml.YAMLError, ValueError) as error:  # no UTF-8, or an invalid date
-        raise SettingsError(f"--inject-faults: {path} is not YAML: {str(error).splitlines()[0]}") from error
+        raise SettingsError(f"{flag}: {path} is not YAML: {str(error).splitlines()[0]}") from error
+
+
+def _function(path: Path) -> Script:
+    """Return the function `answer` of a Python file. Raises SettingsError."""
+    try:
+        found = runpy.run_path(str(path)).get("answer")
+    except Exception as error:
+        raise SettingsError(f"--script: {path}: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise SettingsError(f"--script: {path} has no function answer(request)")
+    function: Script = found
+    return function
 
 
 def header_rule(text: str) -> Rule:
@@ -51,11 +103,13 @@ def _scalar(text: str) -> int | float | str:
     return text
 
 
-def _rule(content: dict[str, Any], path: str) -> Rule:
+def _rule(content: dict[str, Any], path: str, has_answers: bool = False) -> Rule:
     """Return a checked rule. Raises JsonError."""
+    if has_answers and "answer" in content:
+        return _answer(content, path)
     kind = content.get("fault")
     if kind is None:
-        raise JsonError(f"{path}fault is missing: one of {', '.join(KINDS)}")
+        raise JsonError(f"{path}fault is missing: {'answer, or ' if has_answers else ''}one of {', '.join(KINDS)}")
     if kind not in KINDS:
         raise JsonError(complaint(f"{path}fault", kind, f"there is no such fault{_hint(str(kind), KINDS)}"))
     fields = {name: value for name, value in content.items() if name != "fault"}
@@ -64,6 +118,15 @@ def _rule(content: dict[str, Any], path: str) -> Rule:
         if isinstance(fields.get(name), dict):
             _check_names(fields[name], record.__struct_fields__, f"{path}{name}.")
     return convert(fields, KINDS[kind], path)
+
+
+def _answer(content: dict[str, Any], path: str) -> Answer:
+    fields = {name: value for name, value in content.items() if name != "answer"}
+    _check_names(fields, [name for name in Answer.__struct_fields__ if name != "output"], path)
+    if isinstance(fields.get("match"), dict):
+        _check_names(fields["match"], Match.__struct_fields__, f"{path}match.")
+    rule = convert({**fields, "output": {}}, Answer, path)
+    return msgspec.structs.replace(rule, output=scripted(content["answer"], f"{path}answer"))
 
 
 def _check_names(content: Any, known: Collection[str], path: str) -> None:

@@ -1,19 +1,21 @@
-"""Rules of faults that a server injects into its answers on purpose, and the choice of requests. No IO here.
+"""Rules of what a server does to its answers on purpose, and the choice of requests. No IO here.
 
-A rule is one fault and a pattern of requests. Its draws depend on the seed, its index and the number of the request
-among its matches, so a run can be repeated.
+A rule is one fault or one written answer, and a pattern of requests. Its draws depend on the seed, its index and the
+number of the request among its matches, so a run can be repeated.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from random import Random
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
+
+from ...server.api.http.scripted import Scripted
 
 MAX_DELAY_S = 3600.0
 P99_SIGMAS = 2.3263478740408408  # standard deviations between the median and the 99th percentile of a normal
@@ -23,6 +25,7 @@ Tokens = Annotated[int, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Body = Mapping[str, Any]
+Script = Callable[[dict[str, Any]], Any]  # the body of a request -> its answer as in a rule, or None
 Drawn = tuple[int, int]  # a rule's index, and the number of the request among its matches
 BY_HEADER = -1  # index of the fault of a request's own header
 
@@ -50,12 +53,22 @@ class Match(msgspec.Struct, frozen=True):
     api_key: str | None = None  # as Bearer token or x-api-key
     header: dict[str, str] = {}
     stream: bool | None = None
+    message: str | None = None  # the user's last text, or a prompt
+    tool: str | None = None  # a tool that the request offers
+    turn: Count | None = None  # number of messages of the user
 
     def accepts(self, path: str, headers: Mapping[str, str], body: Body) -> bool:
         """Return whether a request matches. Names in `headers` are lower-case; `body` is {} unless a JSON object."""
         found = [(self.path, path), (self.model, body.get("model")), (self.user, body.get("user"))]
         found += [(self.api_key, key_of(headers))]
         found += [(pattern, headers.get(name.lower())) for name, pattern in self.header.items()]
+        if self.message is not None or self.turn is not None:
+            texts = user_texts(body)
+            found.append((self.message, texts[-1] if texts else None))
+            if self.turn not in {None, len(texts)}:
+                return False
+        if self.tool is not None and not any(fnmatchcase(name, self.tool) for name in tool_names(body)):
+            return False
         is_stream = body.get("stream") is True
         return self.stream in {None, is_stream} and all(
             pattern is None or (isinstance(value, str) and fnmatchcase(value, pattern)) for pattern, value in found
@@ -148,6 +161,13 @@ class TruncatedJson(Rule, frozen=True, kw_only=True):
     keep: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.5
 
 
+class Answer(Rule, frozen=True, kw_only=True):
+    """An output in place of the model's own."""
+
+    kind = "answer"
+    output: Scripted
+
+
 KINDS: dict[str, type[Rule]] = {
     rule.kind: rule
     for rule in (
@@ -163,6 +183,9 @@ class FaultConfig(msgspec.Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     seed: int = 0
     is_header_allowed: bool = False
+    answers: tuple[Answer, ...] = ()
+    script: Script | None = None  # for requests that no rule has an answer for
+    is_script_allowed: bool = False  # over HTTP, by operators
 
     def as_json(self) -> dict[str, Any]:
         """Return the public fields. Patterns are left out, as they may contain a key."""
@@ -206,6 +229,11 @@ class Injections:
             self._given[chosen[0]] += 1
         return chosen
 
+    def drawn(self, path: str, headers: Mapping[str, str], body: Body) -> Injection | None:
+        """Return the injection of the first rule that applies to a request, if any."""
+        drawn = self.draw(self.accepting(path, headers, body))
+        return None if drawn is None else self.injection(*drawn)
+
     def injection(self, place: int, number: int) -> Injection:
         """Return the injection of rule `place` into its request `number`."""
         random = self._random(place, number)
@@ -220,6 +248,31 @@ class Injections:
 
     def _random(self, place: int, number: int) -> Random:
         return Random(f"{self._seed}:{place}:{number}")
+
+
+def user_texts(body: Body) -> list[str]:
+    """Return the user's texts in a request of any dialect; those of a prompt, if it has no messages."""
+    given = body.get("messages", body.get("input", body.get("prompt")))
+    if isinstance(given, str):
+        return [given]
+    turns = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    return [text_of(each.get("content")) for each in turns if each.get("role") == "user"]
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a message's content: a text, or parts of which some have one."""
+    if isinstance(content, str):
+        return content
+    parts = [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+    return "".join(text for each in parts if isinstance(text := each.get("text"), str))
+
+
+def tool_names(body: Body) -> list[str]:
+    """Return the names of the tools that a request offers."""
+    tools = body.get("tools")
+    found = [each for each in tools if isinstance(each, dict)] if isinstance(tools, list) else []
+    described = [each["function"] if isinstance(each.get("function"), dict) else each for each in found]
+    return [name for each in described if isinstance(name := each.get("name"), str)]
 
 
 def key_of(headers: Mapping[str, str]) -> str | None:

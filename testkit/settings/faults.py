@@ -6,7 +6,7 @@ from pydantic_settings import CliToggleFlag
 
 from ...server.settings.base import File, Settings
 from ...server.settings.serve import ServeSettings
-from ..faults.rule_file import FAULT_HEADER, read_rules
+from ..faults.rule_file import FAULT_HEADER, read_rules, read_script
 from ..faults.rules import FaultConfig
 
 
@@ -28,4 +28,25 @@ class FaultSettings(Settings):
 
 
 class FaultyServeSettings(ServeSettings, FaultSettings):
-    """Settings of `neuronserve serve` with fault injection."""
+    """Settings of `neuronserve serve` with fault injection and written answers."""
+
+    script: File = Field(None, description="YAML or Python file with answers for test clients (default: the model's)")
+    allow_script: CliToggleFlag[bool] = Field(
+        False, description="let operators add answers and faults while the server runs, at /admin/script"
+    )
+
+    @property
+    def fault_config(self) -> FaultConfig | None:
+        """Faults and answers; None: neither. Raises SettingsError."""
+        faults = super().fault_config
+        if self.script is None and not self.allow_script:
+            return faults
+        script = FaultConfig() if self.script is None else read_script(self.script)
+        faults = faults or FaultConfig(seed=script.seed)
+        return msgspec.structs.replace(
+            faults,
+            rules=(*faults.rules, *script.rules),
+            answers=script.answers,
+            script=script.script,
+            is_script_allowed=self.allow_script,
+        )

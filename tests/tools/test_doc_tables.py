@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from neuronserve.planner.validate.markdown import body
+from neuronserve.planner.validate.page import at_fit
 from neuronserve.planner.validate.releases import releases
 from neuronserve.server.cost.calibration import VERSION, ErrorStats, shipped_calibration
 from neuronserve.server.models.families import ARCHITECTURES, GENERATORS
 from neuronserve.server.text.parsers.call_formats import CALLS
-from tools import validation_tables
 from tools.cost_tables import blocks
 from tools.doc_tables import DOCS, PAGES, main, written
 from tools.family_table import REAL, SHAPE_OF, TOOLS
@@ -60,7 +61,7 @@ def test_another_calibration_makes_other_tables() -> None:
     assert "| `weights` | 1.234 |" in changed or "| `weights` | 1.235 |" in changed
     assert "| `kv` | not kept |" in changed
     assert written(changed, blocks(shipped)) == page
-    errors = validation_tables.blocks(releases()[-1], other)["fit"]()
+    errors = body(at_fit(other))
     assert "| 50% / 90%, -40% |" in errors
 
 

@@ -11,7 +11,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..errors import as_request_error, error_bytes
+from ...errors import RequestError
+from ..errors import as_request_error, error_bytes, ollama_error_bytes
 from .connection_end import Writer, direct_writer
 from .resume import HEADER
 
@@ -78,6 +79,7 @@ class EventStream(Response):
     """
 
     media_type = "text/event-stream"
+    keep_alive = b": keep-alive\n\n"  # sent in silence; b"" = nothing is
 
     def __init__(
         self,
@@ -115,8 +117,12 @@ class EventStream(Response):
             try:
                 await self._write_rest(scope, send)
             except Exception as error:
-                await _chunk(send, frame(error_bytes(as_request_error(error))))
+                await _chunk(send, self.error_frame(as_request_error(error)))
         await send({"type": "http.response.body", "body": self._without_seen(self._end), "more_body": False})
+
+    def error_frame(self, error: RequestError) -> bytes:
+        """Return what ends a stream that has failed."""
+        return frame(error_bytes(error))
 
     async def _unseen(self, frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         """Yield the frames without the events that the client has from another replica."""
@@ -136,7 +142,8 @@ class EventStream(Response):
         way.open(direct_writer(scope))
         way.last_time = loop.time()
         breaking: list[asyncio.Task[None]] = []  # begun only when needed, as most streams are over before
-        timer = loop.call_later(KEEP_ALIVE_S, lambda: breaking.append(loop.create_task(self._break_silence(send))))
+        begin = (lambda: breaking.append(loop.create_task(self._break_silence(send)))) if self.keep_alive else int
+        timer = loop.call_later(KEEP_ALIVE_S, begin)
         try:
             async for data in self._frames:
                 if way.is_open:
@@ -157,7 +164,17 @@ class EventStream(Response):
             await asyncio.sleep(way.last_time + KEEP_ALIVE_S - loop.time())
             if loop.time() >= way.last_time + KEEP_ALIVE_S:
                 way.last_time = loop.time()
-                await _chunk(send, b": keep-alive\n\n")
+                await _chunk(send, self.keep_alive)
+
+
+class LineStream(EventStream):
+    """Stream of JSON objects, one a line, as Ollama's clients read it."""
+
+    media_type = "application/x-ndjson"
+    keep_alive = b""
+
+    def error_frame(self, error: RequestError) -> bytes:
+        return ollama_error_bytes(error) + b"\n"
 
 
 async def _chunk(send: Send, data: bytes) -> None:

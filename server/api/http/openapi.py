@@ -35,6 +35,9 @@ EVENT = {"schema": {"type": "object", "properties": TYPE_AND_DATA, "required": [
 STREAM: Responses = {200: {"content": {"text/event-stream": EVENT}}}
 
 
+LINES: Responses = {200: {"content": {"application/x-ndjson": {"schema": {"type": "object"}}}}}
+
+
 class ErrorObject(WireModel):
     message: str
     type: str
@@ -70,6 +73,17 @@ def anthropic_errors_of(*statuses: int) -> Responses:
     return _answers(AnthropicErrorAnswer, (*statuses, *EVERYWHERE))
 
 
+class OllamaErrorAnswer(WireModel):
+    """Body of every error of Ollama's API."""
+
+    error: str
+
+
+def ollama_errors_of(*statuses: int) -> Responses:
+    """Return the `responses` of a route of Ollama's API: these errors and those that all routes have."""
+    return _answers(OllamaErrorAnswer, (*statuses, *EVERYWHERE))
+
+
 def _answers(model: type[BaseModel], statuses: Iterable[int]) -> Responses:
     """Refer to the schema, as FastAPI would build a validator of a `model` for each status of each route."""
     content = _content(model)
@@ -102,7 +116,7 @@ def answered_with(*models: type[BaseModel]) -> dict[str, Any]:
     return {"responses": {"200": {"content": {"application/json": {"schema": schema}}}}}
 
 
-ERRORS: tuple[type[BaseModel], ...] = (ErrorAnswer, AnthropicErrorAnswer)
+ERRORS: tuple[type[BaseModel], ...] = (ErrorAnswer, AnthropicErrorAnswer, OllamaErrorAnswer)
 
 
 def _add_refusals(responses: dict[str, Any], statuses: tuple[int, ...]) -> None:

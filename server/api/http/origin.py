@@ -13,6 +13,7 @@ from ..keys.ring import Caller, anyone
 from .access_log import Served
 from .objectives import NO_OBJECTIVES, Objectives, objectives_of
 from .resume import Resumed
+from .scripted import Scripted
 
 DEVICE_USAGE_HEADER = "X-Neuronserve-Usage"
 MAX_RANK_DIGITS = 6
@@ -32,6 +33,7 @@ class Origin:
     has_device_usage: bool = False
     objectives: Objectives = NO_OBJECTIVES
     resumed: Resumed | None = None  # None: no router asks to continue the answer elsewhere
+    scripted: Scripted | None = None  # the output, where a test has written it
     served: Served = field(default_factory=Served)  # filled as tokens are generated
 
 
@@ -46,6 +48,7 @@ def origin_of(request: Request) -> Origin:
         _has_device_usage(request),
         objectives_of(request.headers),
         getattr(request.state, "resumed", None),
+        getattr(request.state, "scripted", None),
         request.state.served,
     )
 

@@ -15,7 +15,7 @@ from . import key
 from .ring import Caller, KeyRing
 
 # Probes, paths that load balancers poll, and files of the console, which hold no data of this server.
-PUBLIC = frozenset({"/", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version"})
+PUBLIC = frozenset({"/", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version", "/api/version"})
 PUBLIC_BELOW = ("/static/",)
 # Scopes that open a path; the scope of inference opens all other paths.
 ADMIN: frozenset[key.Scope] = frozenset({"admin"})
@@ -32,6 +32,7 @@ OPENED_BY: dict[str, frozenset[key.Scope]] = {
     "/server_info": key.SCOPES,
     "/openapi.json": key.SCOPES,
     "/docs": key.SCOPES,
+    "/api/tags": key.SCOPES,
     "/models": key.SCOPES,
     "/v1/models": key.SCOPES,
     "/v1/usage": key.SCOPES,

@@ -87,13 +87,18 @@ async def chat_prompt(
             "documents",
             "unsupported_parameter",
         )
-    render = _renderer(model, chat)
     urls = picture_urls(model, chat.messages)
-    is_divided = model.pictures is not None and "is string" not in (template_source(model, chat) or "")
-    text = await model.threads.run(lambda: render(_conversation(chat, tools, is_divided)))
+    text = await chat_text(model, chat, tools)
     text, pictures = await with_pictures(model, text, urls)
     ids = await encode(model, text, add_special, "messages", most)
     return Prompt(ids, text, "messages", placed(model, ids, pictures))
+
+
+async def chat_text(model: ServedModel, chat: ChatInput, tools: Sequence[Tool]) -> str:
+    """Return what the chat template writes of a conversation; pictures are marks. Raises InvalidRequest."""
+    render = _renderer(model, chat)
+    is_divided = model.pictures is not None and "is string" not in (template_source(model, chat) or "")
+    return await model.threads.run(lambda: render(_conversation(chat, tools, is_divided)))
 
 
 def _require_text(model: ServedModel) -> None:

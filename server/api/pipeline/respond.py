@@ -32,13 +32,19 @@ class AnswerWriter(Protocol):
         """Return the events that follow the last delta."""
 
 
-async def respond(receive: Receive, writer: AnswerWriter, is_stream: bool, end: bytes = DONE) -> Response:
+async def respond(
+    receive: Receive,
+    writer: AnswerWriter,
+    is_stream: bool,
+    end: bytes = DONE,
+    stream: type[EventStream] = EventStream,
+) -> Response:
     """Return the HTTP response; `end` is what a stream ends with."""
     if not is_stream:
         answer = await until_disconnect(receive, whole_answer(writer))
         return Response(answer.model_dump_json(), media_type="application/json")
     way = ShortWay()
-    return EventStream(frames_of(writer, way), end, way, writer.generation.journal)
+    return stream(frames_of(writer, way), end, way, writer.generation.journal)
 
 
 async def whole_answer(writer: AnswerWriter) -> BaseModel:

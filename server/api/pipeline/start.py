@@ -16,6 +16,7 @@ from .generation import Generation
 from .pictures import has_pictures
 from .prompts import Prompt, chat_prompt, check_ids
 from .sampling import sampled
+from .scripted_output import scripted_output
 from .stages import Rendered, Validated
 from .validate import check_fields, validated
 
@@ -64,7 +65,11 @@ async def start(request: Validated, prompts: Sequence[Prompt], max_tokens: int |
 
 async def rendered(request: Validated, prompts: Sequence[Prompt], max_tokens: int | None) -> Rendered:
     """Compile the constraint of the output, and truncate the prompts where the request says so."""
-    constraint = await compile_output(request.service.model, request.plan, prompts[0].text or "")
+    prompt, scripted = prompts[0].text or "", request.origin.scripted
+    if scripted is None:
+        constraint = await compile_output(request.service.model, request.plan, prompt)
+    else:
+        constraint = await scripted_output(request, scripted, prompt)
     return Rendered(request, [_truncated(request, each, max_tokens or 1) for each in prompts], max_tokens, constraint)
 
 

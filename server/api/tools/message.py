@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -97,13 +98,18 @@ def whole_calls(part: MessagePart) -> list[ToolCall | CustomToolCall] | None:
     return [found[index] for index in sorted(found)] or None
 
 
+def arguments_of(text: str) -> dict[str, Any]:
+    """Return the arguments of a call as an object; if the output was cut, the part that is there."""
+    try:
+        value = from_json(text, allow_partial="trailing-strings")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def _text_of(arguments: str) -> str:
     """Return the one argument of a custom tool, or the text as it is if it has no such argument."""
-    try:
-        value = from_json(arguments, allow_partial="trailing-strings")
-    except ValueError:
-        return arguments
-    text = value.get(INPUT) if isinstance(value, dict) else None
+    text = arguments_of(arguments).get(INPUT)
     return text if isinstance(text, str) else arguments
 
 

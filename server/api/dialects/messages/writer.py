@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pydantic_core import from_json
-
 from ...pipeline.deltas import Delta
 from ...pipeline.generation import Generation
-from ...tools.message import MessagePart
+from ...tools.message import MessagePart, arguments_of
 from ...wire.message import (
     AnyBlock,
     BlockDelta,
@@ -159,18 +157,9 @@ def _blocks(part: MessagePart, is_hidden: bool) -> Iterable[AnyBlock]:
     if part.content:
         yield TextBlock(text=part.content)
     for call in part.calls:
-        yield _tool_use(call, _input(call.function.arguments))
+        yield _tool_use(call, arguments_of(call.function.arguments))
 
 
 def _tool_use(call: ToolCallDelta, arguments: dict[str, Any]) -> ToolUseBlock:
     """Return the block of a call; only its first piece has an id and a name."""
     return ToolUseBlock(id=(call.id or "").replace("call_", "toolu_"), name=call.function.name or "", input=arguments)
-
-
-def _input(text: str) -> dict[str, Any]:
-    """Return the arguments as an object; if the output was cut, the part that is there."""
-    try:
-        value = from_json(text, allow_partial="trailing-strings")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
