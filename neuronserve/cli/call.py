@@ -35,6 +35,12 @@ class Call:
     engine: EngineMain  # main function of an engine's process
     siblings: Mapping[str, str]  # description of every command
 
+    @property
+    def divided(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The arguments before the first `--`, and those behind it."""
+        end = self.argv.index("--") if "--" in self.argv else len(self.argv)
+        return self.argv[:end], self.argv[end + 1 :]
+
     def settings(self, kind: type[Kind]) -> Kind:
         """Return the settings of the call, after putting them in force. Raises SettingsError."""
         from neuronserve.server.settings.sources import load_settings, misspelt_variables

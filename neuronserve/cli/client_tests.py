@@ -33,8 +33,8 @@ def survive(call: Call) -> int:
 
     from neuronserve.testkit.settings.survive import SurviveSettings
 
-    end = call.argv.index("--") if "--" in call.argv else len(call.argv)
-    settings = replace(call, argv=call.argv[:end]).settings(SurviveSettings)
+    own, command = call.divided
+    settings = replace(call, argv=own).settings(SurviveSettings)
     from neuronserve.testkit.survival.command import run_survive
 
-    return run_survive(settings.plan(call.argv[end + 1 :]), settings.json_file)
+    return run_survive(settings.plan(command), settings.json_file)

@@ -6,7 +6,7 @@ from neuronserve.cli.serve import is_installed, serve_settings
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.settings.base import ENV_PREFIX, Settings
 from neuronserve.server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
-from neuronserve.server.settings.chat import ChatSettings
+from neuronserve.server.settings.chat import ChatSettings, LaunchSettings
 from neuronserve.server.settings.compile import CompileSettings
 from neuronserve.server.settings.doctor import DoctorSettings
 from neuronserve.server.settings.embed import EmbedSettings
@@ -28,6 +28,7 @@ BY_COMMAND: dict[str, type[Settings]] = {
     "embed": EmbedSettings,
     "models": ModelsSettings,
     "chat": ChatSettings,
+    "launch": LaunchSettings,
     "ls": LsSettings,
     "top": TopSettings,
     "monitor": MonitorSettings,

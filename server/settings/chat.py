@@ -1,6 +1,9 @@
-"""The settings of `neuronserve chat`."""
+"""The settings of `neuronserve chat` and `neuronserve launch`."""
+
+from typing import Literal
 
 from pydantic import Field
+from pydantic_settings import CliPositionalArg, CliToggleFlag
 
 from ..chat.conversation import ChatSampling
 from .base import Settings, slice_of
@@ -23,3 +26,13 @@ class ChatSettings(Settings):
     def sampling(self) -> ChatSampling:
         """Sampling parameters to send with the messages."""
         return slice_of(ChatSampling, self)
+
+
+class LaunchSettings(Settings):
+    """Settings of `neuronserve launch`; arguments for the agent follow after `--`."""
+
+    agent: CliPositionalArg[Literal["claude", "codex"]] = Field(description="coding agent to start")
+    url: str = Field("http://127.0.0.1:8000", description="address of the server")
+    model: str | None = Field(None, min_length=1, description="model (default: the first that the server lists)")
+    api_key: str | None = Field(None, min_length=1, description="key to send; better given as a variable than a flag")
+    dry_run: CliToggleFlag[bool] = Field(False, description="print the command with its variables, and start nothing")

@@ -86,6 +86,23 @@ def test_a_damaged_file_of_the_cache_is_compiled_anew(tmp_path: Path, ending: st
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "loaded\n"
 
 
+def test_environments_with_the_same_sources_share_what_is_compiled(tmp_path: Path) -> None:
+    """A copy of the package, with other dates, in another directory."""
+    command = [sys.executable, "-c", COMPILE_ONE, str(tmp_path / "cache")]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "compiled\n"
+    copy = tmp_path / "neuronserve"
+    copy.mkdir()
+    (copy / "__init__.py").touch()
+    ignored = shutil.ignore_patterns("__pycache__", "prebuilt", "default_model")
+    shutil.copytree(ROOT / "server", copy / "server", ignore=ignored, copy_function=shutil.copyfile)
+    where = [sys.executable, "-c", "import neuronserve.server as found; print(found.__file__)"]
+    assert str(copy) in subprocess.run(where, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout == "loaded\n"
+    source = copy / "server" / "kernels" / "logits.py"
+    source.write_text(source.read_text() + "# changed\n")
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout == "compiled\n"
+
+
 def test_a_function_that_cannot_be_kept_is_used(tmp_path: Path) -> None:
     """The file size limit stands for a full disk."""
     command = [sys.executable, "-c", COMPILE_ONE, str(tmp_path)]

@@ -1,9 +1,9 @@
 """The folder of compiled kernels, kept from one start to the next.
 
 Numba's cache does not notice changes in called functions, so the folder's name has a hash of the kernels' sources, of
-the layouts they read, and of Numba's version. A package may bring compiled kernels in `prebuilt/` (tools/precompile);
-a new folder begins with a copy of them. A file beside them for each CPU level says what they were compiled for, so that
-a start can report why it compiles anyway.
+the layouts they read, and of Numba's version; environments with the same sources share it. A package may bring compiled
+kernels in `prebuilt/` (tools/precompile); a new folder begins with a copy of them. A file beside them for each CPU
+level says what they were compiled for, so that a start can report why it compiles anyway.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from numba.core.registry import cpu_target
 
 from ...errors import SettingsError
 from ...host.private_file import is_trusted, make_private_directory
-from .jit import is_checked
+from .jit import KERNELS, is_checked
 
-KERNELS = Path(__file__).parent.parent
 LAYOUTS = tuple(KERNELS.parent / "device" / name for name in ("attention_layout.py", "layout.py"))
 PREBUILT = KERNELS / "prebuilt"
 ABOUT = ".level.json"  # suffix of the files that describe a prebuilt folder's kernels

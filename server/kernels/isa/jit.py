@@ -13,11 +13,17 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numba
 from numba import types
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    UserProvidedCacheLocator,
+)
 from numba.core.ccallback import CFunc
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
@@ -29,6 +35,7 @@ from .shortcuts import take_shortcuts
 from .trusted_files import use_trusted_files_alone
 
 log = logging.getLogger("neuronserve.engine")
+KERNELS = Path(__file__).parent.parent
 SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
 
 take_shortcuts()
@@ -114,12 +121,36 @@ class _Files(IndexDataCacheFile):  # type: ignore[misc]
             raise OSError(f"{name} cannot be read") from error  # Numba then treats it as missing
 
 
+class _ByContent(UserProvidedCacheLocator):  # type: ignore[misc]
+    """Place of a kernel of this package: the same wherever the package lies, so that environments share kernels.
+
+    The folder's name has a hash of all sources (cache.py), which replaces the date of the file.
+    """
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> Any:
+        return super().from_function(function, file) if Path(file).is_relative_to(KERNELS) else None
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, file: str) -> str:
+        return str(Path(file).parent.relative_to(KERNELS.parent))
+
+    def get_source_stamp(self) -> str:
+        return ""
+
+
+class _Impl(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes: ClassVar = [_ByContent, *CompileResultCacheImpl._locator_classes]
+
+
 class _Cache(FunctionCache):  # type: ignore[misc]
     """Numba's cache of a function, usable before Numba has declared anything.
 
     Numba's own declares everything that it can compile before it loads: half of a warm start's work. Machine code needs
     none of that, and a process that compiles declares it anyway.
     """
+
+    _impl_class = _Impl
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
