@@ -172,8 +172,8 @@ def test_a_cache_that_cannot_be_written_is_a_setting_that_is_wrong(tmp_path: Pat
 
 ASSEMBLY = """
 from numba import njit, types
-from neuronserve.server.kernels.isa import dot_product, simd
-dot = dot_product.{dot}
+from neuronserve.server.kernels.isa import byte_codes, dot_product, simd
+dot = {dot}
 @njit(types.void(types.int64, types.int64, types.int64))
 def step(sums, word, line):
     simd.store(sums, dot(simd.load(sums), word, line))
@@ -184,15 +184,15 @@ print(next(iter(step.inspect_asm().values())))
 @pytest.mark.parametrize(
     ("isa", "dot", "instruction", "register"),
     [
-        thorough("avx512-bf16", "dot_bf16_avx512", "vdpbf16ps", "zmm"),
-        ("avx512-vnni", "dot_i8_avx512_vnni", "vpdpbusd", "zmm"),
-        thorough("avx512", "dot_i8_avx512", "vpmaddwd", "zmm"),
-        thorough("avx512", "DOT_BF16.narrow", "vfmadd", "zmm"),
-        thorough("avx512", "DOT_I8_CODES.wide", "vfmadd", "zmm"),
-        thorough("avx512", "DOT_E4M3.wide", "vfmadd", "zmm"),
-        thorough("avx2-vnni", "dot_i8_avx2_vnni", "vpdpbusd", "ymm"),
-        thorough("avx2", "dot_i8_avx2", "vpmaddwd", "ymm"),
-        ("avx2", "DOT_BF16.wide", "vfmadd", "ymm"),
+        thorough("avx512-bf16", "dot_product.dot_bf16_avx512", "vdpbf16ps", "zmm"),
+        ("avx512-vnni", "dot_product.dot_i8_avx512_vnni", "vpdpbusd", "zmm"),
+        thorough("avx512", "dot_product.dot_i8_avx512", "vpmaddwd", "zmm"),
+        thorough("avx512", "dot_product.DOT_BF16.narrow", "vfmadd", "zmm"),
+        thorough("avx512", "dot_product.DOT_I8_CODES.wide", "vfmadd", "zmm"),
+        thorough("avx512", "dot_product.DOT_E4M3.wide", "vfmadd", "zmm"),
+        thorough("avx2-vnni", "dot_product.dot_i8_avx2_vnni", "vpdpbusd", "ymm"),
+        thorough("avx2", "byte_codes.dot_i8_avx2", "vpmaddubsw", "ymm"),
+        ("avx2", "dot_product.DOT_BF16.wide", "vfmadd", "ymm"),
     ],
 )
 def test_a_level_is_compiled_to_its_own_instructions(isa: str, dot: str, instruction: str, register: str) -> None:

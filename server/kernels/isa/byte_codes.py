@@ -16,12 +16,13 @@ from .access import READ, pointer
 from .dot_product import every_word
 from .jit import inline
 from .memory import emitted
-from .nibbles import by_register
+from .nibbles import by_register, pair_products, pair_sums
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _V = ir.VectorType(ir.FloatType(), simd.LANES)
 _VI = ir.VectorType(_I32, simd.LANES)
 _PAIRS = ir.VectorType(_I16, 32)
+_BYTES = ir.VectorType(ir.IntType(8), 64)
 
 
 def _all(kind: Any, value: int) -> Any:
@@ -60,19 +61,39 @@ def first_sums(builder: Any, word: Any) -> Any:
     return builder.bitcast(builder.shl(every_word(builder, word), _all(_VI, 4)), _V)
 
 
-@emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
-def dot_signed_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
-    """Return sums + four signed codes times the four int8 at `word`: as int16, by VPMADDWD."""
+@emitted(simd.float32x16, simd.float32x16)
+def magnitudes(builder: Any, codes: Any) -> Any:
+    """Return the magnitudes of signed codes, up to 128, as unsigned bytes."""
+    codes, zero = builder.bitcast(codes, _BYTES), _all(_BYTES, 0)
+    return builder.bitcast(builder.select(builder.icmp_signed("<", codes, zero), builder.sub(zero, codes), codes), _V)
 
-    def compute(c: Any, w: Any, a: Any) -> Any:
-        pairs = ir.VectorType(_I16, 16)
-        eight, (w, a) = _all(pairs, 8), (builder.bitcast(x, pairs) for x in (w, a))
-        even = [builder.ashr(builder.shl(x, eight), eight) for x in (w, a)]
-        for factors in (even, [builder.ashr(x, eight) for x in (w, a)]):
-            c = builder.add(c, instruction.call(builder, "llvm.x86.avx2.pmadd.wd", c.type, *factors))
-        return c
 
-    return by_register(builder, compute, sums, codes, every_word(builder, word))
+@emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16, simd.float32x16)
+def dot_magnitudes_avx2(builder: Any, sums: Any, word: Any, codes: Any, sizes: Any) -> Any:
+    """Return sums + four signed codes times the four int8 at `word`, by VPMADDUBSW and VPMADDWD.
+
+    `sizes` are the magnitudes of the codes. They are multiplied by activations with the codes' signs (VPSIGNB), which
+    are at least -127: the sum of two products is at most 2 * 128 * 127.
+    """
+
+    def compute(c: Any, w: Any, size: Any, a: Any) -> Any:
+        w, a = (builder.bitcast(each, ir.VectorType(ir.IntType(8), 32)) for each in (w, a))
+        signed = instruction.call(builder, "llvm.x86.avx2.psign.b", a.type, a, w)
+        return builder.add(c, pair_sums(builder, pair_products(builder, size, signed)))
+
+    return by_register(builder, compute, sums, codes, sizes, every_word(builder, word))
+
+
+@inline
+def dot_signed_avx2(sums, word, codes):  # type: ignore[no-untyped-def]
+    """Return the same of codes whose magnitudes are not known yet."""
+    return dot_magnitudes_avx2(sums, word, codes, magnitudes(codes))
+
+
+@inline
+def dot_i8_avx2(sums, word, line):  # type: ignore[no-untyped-def]
+    """Return the same of a line of signed codes in memory."""
+    return dot_signed_avx2(sums, word, simd.load(line))
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)

@@ -226,7 +226,6 @@ def _widened_at(builder: Any, word: Any) -> tuple[Any, Any]:
     return every_word(builder, word), every_word(builder, odd)
 
 
-dot_i8_avx2, dot_i16_avx2 = _dot_pairs(_codes_at, 256), _dot_pairs(_widened_at, 256)
 dot_i8_avx512, dot_i16_avx512 = _dot_pairs(_codes_at, 512), _dot_pairs(_widened_at, 512)
 
 

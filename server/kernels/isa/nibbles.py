@@ -147,13 +147,13 @@ def by_register(builder: Any, compute: Callable[..., Any], *vectors: Any) -> Any
     return builder.bitcast(builder.shuffle_vector(*halves, ir.Constant(_VI, list(range(16)))), _V)
 
 
-def _pair_products(builder: Any, codes: Any, word: Any) -> Any:
+def pair_products(builder: Any, codes: Any, word: Any) -> Any:
     """Multiply by VPMADDUBSW: sums of two products as int16, which hold those of codes up to 128."""
     codes, word = builder.bitcast(codes, _HALF_BYTES), builder.bitcast(word, _HALF_BYTES)
     return instruction.call(builder, "llvm.x86.avx2.pmadd.ub.sw", _HALF_PAIRS, codes, word)
 
 
-def _pair_sums(builder: Any, pairs: Any) -> Any:
+def pair_sums(builder: Any, pairs: Any) -> Any:
     """Add two int16 to an int32 (VPMADDWD)."""
     ones = _all(_HALF_PAIRS, 1)
     return instruction.call(builder, "llvm.x86.avx2.pmadd.wd", _HALF, builder.bitcast(pairs, _HALF_PAIRS), ones)
@@ -164,7 +164,7 @@ def dot_u8_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
     """Return the same by VPMADDUBSW and VPMADDWD, for codes up to 128."""
 
     def compute(c: Any, w: Any, a: Any) -> Any:
-        return builder.add(c, _pair_sums(builder, _pair_products(builder, w, a)))
+        return builder.add(c, pair_sums(builder, pair_products(builder, w, a)))
 
     return by_register(builder, compute, sums, codes, every_word(builder, word))
 
@@ -174,7 +174,7 @@ def add_pairs_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
     """Return the same as int16 pairs, which hold the sums of a chunk of codes up to 15: 32767 >= 16 * 15 * 127."""
 
     def compute(c: Any, w: Any, a: Any) -> Any:
-        added = builder.add(builder.bitcast(c, _HALF_PAIRS), _pair_products(builder, w, a))
+        added = builder.add(builder.bitcast(c, _HALF_PAIRS), pair_products(builder, w, a))
         return builder.bitcast(added, _HALF)
 
     return by_register(builder, compute, sums, codes, every_word(builder, word))
@@ -185,7 +185,7 @@ def number_of_pairs_avx2(builder: Any, sums: Any, word: Any) -> Any:
     """Return the pairs' sums plus the int32 at `word`, as float32."""
 
     def compute(c: Any, first: Any) -> Any:
-        return builder.add(_pair_sums(builder, c), first)
+        return builder.add(pair_sums(builder, c), first)
 
     total = by_register(builder, compute, sums, every_word(builder, word))
     return builder.sitofp(builder.bitcast(total, _VI), _V)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..isa import neon, simd
 from ..isa.jit import inline
-from ..isa.memory import stack_lines
+from ..isa.memory import prefetch, stack_lines
 from .loop import LINE
 
 ROWS = 4  # multiplied together, or twice as many; a panel's sixteen rows are a multiple
@@ -26,6 +26,7 @@ class Step(NamedTuple):
     word: int = 4  # bytes from the activations of a line to those of the next
     row: int = 64  # bytes of a panel row
     at_once: int = 1  # lines that `dot` takes at once
+    ahead: int = 0  # distance of prefetches for one row; 0: none
 
 
 stack_sums = stack_lines(2 * ROWS * SUMS // 64)
@@ -33,16 +34,19 @@ stack_sums = stack_lines(2 * ROWS * SUMS // 64)
 
 def one_row(step: Step) -> Any:
     """Return the product for decode: two column tiles, whose sums do not wait for each other."""
-    dot, lines, word, row, at_once = step
-    panel = PANEL_ROWS * row
+    dot, lines, word, row, at_once, first = step
+    panel, last = PANEL_ROWS * row, first + at_once * LINE if first else 0
 
     @inline
     def products(a, b0, b1, panels, sums):  # type: ignore[no-untyped-def]
         c = d = simd.splat(0.0)
         for k in range(panels):
             for i in range(0, lines, at_once):
-                at, line = a + k * panel + i * word, (k * lines + i) * LINE
-                c, d = dot(c, at, b0 + line), dot(d, at, b1 + line)
+                at, left = a + k * panel + i * word, b0 + (k * lines + i) * LINE
+                for ahead in range(first, last, LINE):
+                    prefetch(left + ahead)
+                    prefetch(left + b1 - b0 + ahead)
+                c, d = dot(c, at, left), dot(d, at, left + b1 - b0)
         simd.store(sums, c)
         simd.store(sums + LINE, d)
 
@@ -54,7 +58,7 @@ def by_tile(step: Step, panel: int) -> Any:
 
     Sums take eight of 16 registers.
     """
-    dot, lines, word, row, at_once = step
+    dot, lines, word, row, at_once, _ = step
 
     @inline
     def of_tile(a, b, panels, sums):  # type: ignore[no-untyped-def]

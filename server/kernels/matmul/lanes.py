@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...config.formats import Isa
-from ..isa import dot_product, neon, simd
+from ..isa import byte_codes, dot_product, neon, simd
 from ..isa.dot_product import Dots
 from ..isa.jit import Kernel, inline, made_kernel
 from ..isa.memory import load_f32, load_i64
@@ -30,7 +30,7 @@ from .lane_products import (
     unchanged,
     widened,
 )
-from .loop import LINE, matmul_loop, rows_of, scaled_weights, stored_weights
+from .loop import AHEAD, LINE, matmul_loop, rows_of, scaled_weights, stored_weights
 from .weight_codes import from_mxfp8
 
 
@@ -162,7 +162,7 @@ PRODUCTS: dict[str, dict[Isa, Product]] = {
         ),
         "avx512": _pairs(dot_product.dot_i8_avx512, dot_product.dot_i16_avx512, by_two_tiles),
         "avx2-vnni": Product(Step(dot_product.dot_i8_avx2_vnni, 16), _INT_OFFSET),
-        "avx2": _pairs(dot_product.dot_i8_avx2, dot_product.dot_i16_avx2, by_tile),
+        "avx2": Product(Step(byte_codes.dot_i8_avx2, 16, ahead=AHEAD), _INT),
         "neon-i8mm": _I8_ARM._replace(four_rows=by_row_pairs(neon.pairs_i8)),
         "neon-dot": _I8_ARM,
         "portable": Product(Step(dot_product.dot_i8_portable, 16), _INT),

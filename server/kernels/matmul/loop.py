@@ -13,6 +13,7 @@ from ..isa.memory import load_i64
 from ..records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, MATMUL, MATMUL_BYTES
 
 LINE = 64  # bytes of sixteen columns at one word of k
+AHEAD = 4096  # bytes from the weights that one row is multiplied by to those that are prefetched
 _MANY_ROWS = 128  # for each worker: enough blocks of 32 for equal shares
 _NEAR_BYTES = 5 << 18  # most of a second-level cache of 2 MiB; the rest is for weights
 
