@@ -57,7 +57,8 @@ class Machine:
         size, drafts = self.num_ids or placement.spec.vocab_size, self.config.speculation
         rows = placement.buffers.logits_array()
         if ring is None:
-            is_read = drafts is not None and drafts.method == "mtp"  # its states, by the layer that drafts
+            is_read = drafts is not None and drafts.method == "mtp"  # its normed states, by the layer that drafts
+            is_read |= placement.spec.stack.input.joins_normed
             part = GraphSlice(range(placement.spec.num_layers), True, "logits and states") if is_read else None
             adapted = None if bank is None else build_program(placement, bank.memory, part)
             programs = Programs(build_program(placement, part=part), adapted)
