@@ -24,6 +24,10 @@ class TranscriptRules:
     begin_suppressed: tuple[int, ...] = ()  # tokens that do not come first
     first_time: int | None = None  # the token of 0.00 s, which those of later times follow; None: no times are written
     max_initial_time: int | None = None  # most steps from 0.00 s to the first time; None: any
+    # Layers and heads of the decoder by which the prompt's own transcript gets times, in the event of the first token.
+    aligned_heads: tuple[tuple[int, int], ...] = ()
+    first_aligned: int = 0  # place of the transcript's first token in the prompt
+    num_positions: int = 0  # of the encoder that have sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +203,7 @@ class SampledToken(NamedTuple):
     token_id: int
     logprobs: TokenLogprobs | None = None
     error: str | None = None  # the logits were not finite: only this request ends
+    row: bytes | None = None  # float32, seconds of the tokens of an aligned transcript
 
 
 class DeviceStep(NamedTuple):
@@ -256,7 +261,7 @@ class TokenEvent(NamedTuple):
     logprobs: TokenLogprobs | None = None
     error: str | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # with the first token: of the prompt's tokens but the first
-    row: bytes | None = None  # float32, of an encoded text; the request ends with it
+    row: bytes | None = None  # float32: of an encoded text, which ends with it, or seconds of an aligned transcript
     drafts: tuple[int, int] = (0, 0)  # verified for this request so far, and accepted
 
 

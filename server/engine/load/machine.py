@@ -15,6 +15,8 @@ from ...kernels.workers import WorkerPool
 from ...placement.footprint import ServingShape
 from ..adapters import AdapterBank
 from ..attention_work import AttentionWork
+from ..cross.aligner import Aligner
+from ..cross.loading import sound_shape
 from ..encode.beside import LayerPool
 from ..grammar_store import GrammarStore
 from ..graph_slice import GraphSlice
@@ -63,7 +65,10 @@ class Machine:
             adapted = None if bank is None else build_program(placement, bank.memory, part)
             programs = Programs(build_program(placement, part=part), adapted)
             pool, inputs = self.prepared(placement, programs.kernels, bank)
-            return ModelRunner(pool, programs, inputs, Sampler(pool, rows, size, grammars, drafts), placement.cache)
+            sampler = Sampler(pool, rows, size, grammars, drafts)
+            runner = ModelRunner(pool, programs, inputs, sampler, placement.cache)
+            runner.around = Aligner(placement, pool, inputs, self.on_progress) if sound_shape(placement.spec) else None
+            return runner
         layers = range(placement.spec.num_layers)
         programs = Programs(build_program(placement, part=GraphSlice(layers, True, "stream")))
         tail = build_program(placement, part=GraphSlice(range(0), False, "logits"))
