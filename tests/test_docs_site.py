@@ -57,6 +57,12 @@ def test_the_navigation_has_every_page_once() -> None:
     assert sorted(leaves(site["nav"])) == [page.relative_to(DOCS).as_posix() for page in PAGES]
 
 
+def test_agents_find_every_page() -> None:
+    listed = re.findall(r"^- \[([^]]+)\]\((.+)\)$", (DOCS / "llms.txt").read_text(), re.MULTILINE)
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    assert listed == re.findall(r"^ *- (.+): (\S+\.md)$", nav, re.MULTILINE)
+
+
 def leaves(node: object) -> list[str]:
     if isinstance(node, str):
         return [node]

@@ -2,8 +2,8 @@
 
 Numba's cache does not notice changes in called functions, so the folder's name has a hash of the kernels' sources, of
 the layouts they read, and of Numba's version; environments with the same sources share it. A package may bring compiled
-kernels in `prebuilt/` (tools/precompile); a new folder begins with a copy of them. A file beside them for each CPU level
-says what they were compiled for, so that a start can report why it compiles anyway.
+kernels in `prebuilt/` (tools/precompile); a new folder begins with a copy of them. A file beside them for each CPU
+level says what they were compiled for, so that a start can report why it compiles anyway.
 """
 
 from __future__ import annotations
