@@ -24,10 +24,8 @@ class TranscriptRules:
     begin_suppressed: tuple[int, ...] = ()  # tokens that do not come first
     first_time: int | None = None  # the token of 0.00 s, which those of later times follow; None: no times are written
     max_initial_time: int | None = None  # most steps from 0.00 s to the first time; None: any
-    # Layers and heads of the decoder by which the prompt's own transcript gets times, in the event of the first token.
-    aligned_heads: tuple[tuple[int, int], ...] = ()
-    first_aligned: int = 0  # place of the transcript's first token in the prompt
-    num_positions: int = 0  # of the encoder that have sound
+    aligned_heads: tuple[tuple[int, int], ...] = ()  # layers and heads by which tokens of the prompt itself get times
+    aligned: tuple[int, int] = (0, 0)  # place of the first such token, and positions of the encoder that have sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +123,7 @@ class ScheduledSeq(NamedTuple):
     request_id: str
     token_ids: tuple[int, ...]  # tokens to compute now, drafts last
     start: int  # position of the first one (= num_computed_tokens)
-    # One read-only view for each group of layers; each covers start + len(token_ids) positions.
-    block_tables: Sequence[Sequence[int]]
+    block_tables: Sequence[Sequence[int]]  # views, of each group of layers, of start + len(token_ids) positions
     needs_sample: bool  # the last of token_ids but the drafts is the last known token
     sampling: SamplingParams
     history: Sequence[int]  # read-only view of all known tokens, prompt first

@@ -120,7 +120,7 @@ class SpeechReader:
         """Return what to find of a window whose transcript begins at token `first` of a prompt."""
         frames = ceil(round(window.seconds / self.window_seconds * 2 * self._positions, 6))
         positions = min(max(1, frames // 2), self._positions)
-        return TranscriptRules(aligned_heads=self.tokens.alignment_heads, first_aligned=first, num_positions=positions)
+        return TranscriptRules(aligned_heads=self.tokens.alignment_heads, aligned=(first, positions))
 
     def close(self) -> None:
         """End the processes."""

@@ -61,7 +61,7 @@ class SpeechRunner:
     def _next(self, seq: ScheduledSeq) -> SampledToken:
         prompt, rules = list(seq.history[: seq.num_prompt_tokens]), seq.sampling.transcript
         if rules is not None and rules.aligned_heads:  # a token has a tenth of a second
-            count = len(prompt) - rules.first_aligned
+            count = len(prompt) - rules.aligned[0]
             return SampledToken(EOS, row=(np.arange(count, dtype=np.float32) / 10).tobytes())
         if prompt == [IDS["startoftranscript"]]:
             asked = seq.sampling.logprob_token_ids

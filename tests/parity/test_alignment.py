@@ -60,7 +60,7 @@ def test_times_are_those_of_transformers(
     model: Any, features: np.ndarray, attention: Any, tmp_path: Any, kernel_cache: str, tp: int, options: dict[str, str]
 ) -> None:
     """The prompt is computed in two chunks, and the first one may be cached."""
-    rules = TranscriptRules(aligned_heads=HEADS, first_aligned=FIRST, num_positions=POSITIONS)
+    rules = TranscriptRules(aligned_heads=HEADS, aligned=(FIRST, POSITIONS))
     item = MediaItem(b"x", 0, 100, features.tobytes(), features.shape)
     with engine(save(model, tmp_path / "whisper"), kernel_cache, tp, max_model_len=64, **options) as found:
         blocks = tuple(found.cache.num_blocks + i for i in range(-(-100 // BLOCK)))

@@ -68,13 +68,10 @@ class Aligner:
 
     def _times(self, seq: ScheduledSeq) -> Float32:
         """Return the seconds of each token of a prompt, from the first that is wanted on."""
-        tokens, wanted, most = (
-            seq.history[: seq.num_prompt_tokens],
-            seq.sampling.transcript,
-            len(self._inputs.token_ids),
-        )
+        tokens, most = seq.history[: seq.num_prompt_tokens], len(self._inputs.token_ids)
+        wanted = seq.sampling.transcript
         assert wanted is not None
-        layers = tuple(sorted({layer for layer, _ in wanted.aligned_heads}))
+        layers, (first, positions) = tuple(sorted({layer for layer, _ in wanted.aligned_heads})), wanted.aligned
         weights: list[Float32] = []  # of each part of the prompt, [heads, tokens, positions]
         for start in range(0, len(tokens), most):
             part = seq._replace(token_ids=tuple(tokens[start : start + most]), start=start, needs_sample=False)
@@ -84,7 +81,7 @@ class Aligner:
                 self._pool.run(program, self._inputs.address)
                 found += [self._weights(layer, head, part) for at, head in wanted.aligned_heads if at == layer]
             weights.append(np.stack(found))
-        return token_times(np.concatenate(weights, axis=1)[:, wanted.first_aligned :, : wanted.num_positions])
+        return token_times(np.concatenate(weights, axis=1)[:, first:, :positions])
 
     def _weights(self, layer: int, head: int, seq: ScheduledSeq) -> Float32:
         """Return the weights of a head, [tokens, positions], when the program of its layer has just run."""
