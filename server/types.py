@@ -24,6 +24,8 @@ class TranscriptRules:
     begin_suppressed: tuple[int, ...] = ()  # tokens that do not come first
     first_time: int | None = None  # the token of 0.00 s, which those of later times follow; None: no times are written
     max_initial_time: int | None = None  # most steps from 0.00 s to the first time; None: any
+    aligned_heads: tuple[tuple[int, int], ...] = ()  # layers and heads by which tokens of the prompt itself get times
+    aligned: tuple[int, int] = (0, 0)  # place of the first such token, and positions of the encoder that have sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,7 @@ class ScheduledSeq(NamedTuple):
     request_id: str
     token_ids: tuple[int, ...]  # tokens to compute now, drafts last
     start: int  # position of the first one (= num_computed_tokens)
-    # One read-only view for each group of layers; each covers start + len(token_ids) positions.
-    block_tables: Sequence[Sequence[int]]
+    block_tables: Sequence[Sequence[int]]  # views, of each group of layers, of start + len(token_ids) positions
     needs_sample: bool  # the last of token_ids but the drafts is the last known token
     sampling: SamplingParams
     history: Sequence[int]  # read-only view of all known tokens, prompt first
@@ -199,6 +200,7 @@ class SampledToken(NamedTuple):
     token_id: int
     logprobs: TokenLogprobs | None = None
     error: str | None = None  # the logits were not finite: only this request ends
+    row: bytes | None = None  # float32, seconds of the tokens of an aligned transcript
 
 
 class DeviceStep(NamedTuple):
@@ -256,7 +258,7 @@ class TokenEvent(NamedTuple):
     logprobs: TokenLogprobs | None = None
     error: str | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # with the first token: of the prompt's tokens but the first
-    row: bytes | None = None  # float32, of an encoded text; the request ends with it
+    row: bytes | None = None  # float32: of an encoded text, which ends with it, or seconds of an aligned transcript
     drafts: tuple[int, int] = (0, 0)  # verified for this request so far, and accepted
 
 

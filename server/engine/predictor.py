@@ -1,9 +1,9 @@
 """Drafts by the layer of a model that predicts a further token (MTP).
 
 It computes each row that the model has computed, as soon as the next token is known: the row's normed state and that
-token give a guess of the token after it. Deeper drafts take the layer's own state in place of the model's. Its keys and
-values are in the blocks of the model's. The last row of a cached prefix has those of the token that followed first: a
-worse guess for another text, and no other output.
+token give a guess of the token after it. Deeper drafts take the layer's own state, normed or not as the family has it,
+in place of the model's. Its keys and values are in the blocks of the model's. The last row of a cached prefix has those
+of the token that followed first: a worse guess for another text, and no other output.
 """
 
 from __future__ import annotations

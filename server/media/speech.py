@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ class SpeechTokens:
     suppressed: tuple[int, ...]  # never written
     begin_suppressed: tuple[int, ...] = ()  # not written first
     max_initial_time: int | None = None  # most steps from 0.00 s to the first time
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # layers and heads that follow the sound; () = not known
 
     @property
     def first_time(self) -> int:
@@ -114,6 +116,12 @@ class SpeechReader:
         digest = hashlib.sha256(repr(window.shape).encode() + window.features).digest()
         return window, MediaItem(digest, 0, self._positions, window.features, window.shape)
 
+    def alignment(self, first: int, window: SoundWindow) -> TranscriptRules:
+        """Return what to find of a window whose transcript begins at token `first` of a prompt."""
+        frames = ceil(round(window.seconds / self.window_seconds * 2 * self._positions, 6))
+        positions = min(max(1, frames // 2), self._positions)
+        return TranscriptRules(aligned_heads=self.tokens.alignment_heads, aligned=(first, positions))
+
     def close(self) -> None:
         """End the processes."""
         self._threads.close()
@@ -131,9 +139,15 @@ def speech_reader(directory: Path, tokenizer: Tokenizer, config: MediaConfig) ->
     def known(name: str) -> tuple[int, ...]:
         return tuple(each for each in defaults.get(name, model.get(name)) or () if 0 <= each < tokenizer.vocab_size)
 
+    sizes = model.get("decoder_layers", 0), model.get("decoder_attention_heads", 0)
+    heads = tuple((layer, head) for layer, head in defaults.get("alignment_heads") or ())
+    if wrong := [each for each in heads if not (0 <= each[0] < sizes[0] and 0 <= each[1] < sizes[1])]:
+        reason = f"alignment_heads has {wrong[0]}: the decoder has {sizes[0]} layers of {sizes[1]} heads"
+        raise CheckpointError("generation_config.json", reason)
     tokens = replace(
         speech_tokens(tokenizer, known("suppress_tokens")),
         begin_suppressed=known("begin_suppress_tokens"),
         max_initial_time=defaults.get("max_initial_timestamp_index"),
+        alignment_heads=heads,
     )
     return SpeechReader(tokens, options, model.get("max_source_positions", 1500), config)

@@ -6,10 +6,14 @@ next window begins at that segment (Radford et al. 2022, section 3.8).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 SECONDS_PER_TOKEN = 0.02
+OPENING, CLOSING = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"  # marks
+WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})  # languages
+BROKEN = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,29 @@ def segments_of(
         begin = cut
     covered = 0.0 if ends_whole else (token_ids[cuts[-1] - 1] - first_time) * SECONDS_PER_TOKEN
     return segments, min(covered, seconds) or seconds
+
+
+def words_of(
+    token_ids: Sequence[int], decode: Callable[[Sequence[int]], str], has_spaces: bool
+) -> list[tuple[str, int, int]]:
+    """Return the words of a segment, each with the places of its first and its last token.
+
+    Where the language `has_spaces`, a word begins with one or is punctuation, otherwise every character is one. Marks
+    belong to the word that they open or close.
+    """
+    words, first = [("", 0, 0)], 0
+    for last in range(len(token_ids)):
+        text, before = decode(token_ids[first : last + 1]), words[-1][0]
+        if text.endswith(BROKEN) and last + 1 < len(token_ids):
+            continue  # in the middle of a character
+        continues = has_spaces and text[:1] != " " and text.strip() not in string.punctuation
+        opened = before[:1] in ("", " ") and before.strip() in OPENING
+        if continues or opened or (text in CLOSING and before[-1:] != " "):
+            words[-1] = (before + text, words[-1][1], last)
+        else:
+            words.append((text, first, last))
+        first = last + 1
+    return words
 
 
 def subtitles(segments: Iterable[tuple[float, float, str]], kind: str) -> str:

@@ -27,6 +27,7 @@ class Names:
     prefix: str = "model."  # of all names but the output layer's; files without an output layer leave it out
     leftovers: tuple[str, ...] = (ROPE_FREQUENCIES,)  # endings of tensors in old files that follow from the rest
     skipped: tuple[str, ...] = ()  # beginnings of names of modules that are not computed
+    further: str = ""  # beginning of the names of the layers that predict further tokens; "" = those after the last
     take_turns: bool = False  # modules of one name alternate by KV head: its q, its k and its v, then those of the next
     blocks: int = 0  # q, v and k of one name follow one another in each of these blocks of heads
     is_transposed: bool = False  # the matrices of layers are stored [inputs, outputs]

@@ -36,6 +36,7 @@ class EmbeddingSpec:
     is_projected: bool = False  # the sum, normed, is projected to the stream's size: last states have that size
     num_tasks: int = 0  # rows of a table whose first row is added; 0 = none
     joins_states: bool = False  # states of another model, given with the tokens, are projected and added
+    joins_normed: bool = False  # the model's own states, given with further tokens, are normed last states too
 
 
 Input = EmbeddingSpec

@@ -59,7 +59,7 @@ class Widths:
         layers = [AttentionWidths.of(each, shard) for each in model.attentions]
         return cls(
             hidden=round_up(max(model.hidden_size, model.stack.input.size), K_MULTIPLE),
-            qkv=max(each.qkv for each in layers),
+            qkv=max(max(each.qkv, each.attended) for each in layers),  # queries of cross attention are there alone
             attended=max(each.attended for each in layers),
             intermediate=round_up(shard.intermediate_per_core, K_MULTIPLE),
             vocab=shard.vocab_per_core,

@@ -286,7 +286,7 @@ class Scheduler:
             self._close(seq)
         reason, stop_reason = finish or (None, None)
         index, tail = num_generated - 1, (seq.num_cached_tokens, sampled.logprobs, None, seq.take_prompt_logprobs())
-        return TokenEvent(request.request_id, token_id, index, now, reason, stop_reason, *tail, None, seq.drafts)
+        return TokenEvent(request.request_id, token_id, index, now, reason, stop_reason, *tail, sampled.row, seq.drafts)
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
         """End a sequence without a token."""

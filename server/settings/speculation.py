@@ -29,7 +29,7 @@ def read_speculation(text: str | None) -> SpeculationConfig | None:
     try:
         values = convert(parse(text), dict[str, Any])
         is_synthetic = _take_rejection(values)
-        if values.get("method") in ("deepseek_mtp", "glm4_moe_mtp"):  # vLLM's names by family
+        if values.get("method") in ("deepseek_mtp", "glm4_moe_mtp", "qwen3_next_mtp", "qwen3_5_mtp"):  # vLLM's names
             values["method"] = "mtp"
         _require_known("method", values.get("method"), get_args(DraftMethod))
         for key in values:

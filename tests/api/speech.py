@@ -6,6 +6,8 @@ import json
 from math import log
 from pathlib import Path
 
+import numpy as np
+
 from neuronserve.server.engine.loop import Pending
 from neuronserve.server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 from tests.api.echo import BYTES, EOS
@@ -26,7 +28,9 @@ def write_speech_checkpoint(directory: Path) -> Path:
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     config = json.loads((directory / "config.json").read_text())
     fields = {"model_type": "whisper", "vocab_size": VOCAB_SIZE, "suppress_tokens": [3], "max_source_positions": 1500}
+    fields |= {"decoder_layers": 1, "decoder_attention_heads": 3}
     (directory / "config.json").write_text(json.dumps({**config, **fields}))
+    (directory / "generation_config.json").write_text(json.dumps({"alignment_heads": [[0, 0]]}))
     (directory / "preprocessor_config.json").write_text(json.dumps({"feature_size": 80}))
     return directory
 
@@ -55,7 +59,10 @@ class SpeechRunner:
         return lambda: StepResult(plan.step_id, sampled, seconds=0.0)
 
     def _next(self, seq: ScheduledSeq) -> SampledToken:
-        prompt = list(seq.history[: seq.num_prompt_tokens])
+        prompt, rules = list(seq.history[: seq.num_prompt_tokens]), seq.sampling.transcript
+        if rules is not None and rules.aligned_heads:  # a token has a tenth of a second
+            count = len(prompt) - rules.aligned[0]
+            return SampledToken(EOS, row=(np.arange(count, dtype=np.float32) / 10).tobytes())
         if prompt == [IDS["startoftranscript"]]:
             asked = seq.sampling.logprob_token_ids
             return SampledToken(IDS["de"], TokenLogprobs(-1.0, asked, (log(0.25),) * len(asked)) if asked else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,38 @@ def test_openais_client(speech: Server) -> None:
     assert {each.avg_logprob for each in verbose.segments} == {-0.5}
 
 
+def test_words(speech: Server) -> None:
+    """Each of the fake model's tokens takes a tenth of a second, those of times too; a word ends with its last one."""
+    client = openai.OpenAI(base_url=f"{speech.url}/v1", api_key="x", max_retries=0)
+    found = client.audio.transcriptions.create(
+        model="fake",
+        file=("a.wav", SHORT),
+        language="en",
+        response_format="verbose_json",
+        timestamp_granularities=["word"],
+    )
+    assert found.segments is None
+    assert [(each.word, each.start, each.end) for each in found.words or ()] == [
+        ("Hello", 0.1, 0.7),
+        ("there.", 0.7, 1.4),
+        ("And", 1.6, 2.0),
+        ("you?", 2.0, 2.5),
+    ]
+    long: dict[str, Any] = {"timestamp_granularities[]": ["word", "segment"], "response_format": "verbose_json"}
+    both = ask(speech, LONG, language="en", **long).json()
+    assert [each["start"] for each in both["segments"]] == [0.0, 1.5, 30.0, 31.5]
+    assert [each["start"] for each in both["words"]] == [0.1, 0.7, 1.6, 2.0, 30.1, 30.7, 31.6, 32.0]
+
+
+def test_a_model_whose_heads_are_not_known_has_no_words(files: Path, tmp_path: Path) -> None:
+    shutil.copytree(files, tmp_path / "model")
+    (tmp_path / "model" / "generation_config.json").write_text("{}")
+    form: dict[str, Any] = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
+    with serving(tmp_path / "model") as server:
+        refused = ask(server, **form).json()["error"]
+    assert "names no alignment_heads" in refused["message"]
+
+
 def test_a_stream(speech: Server) -> None:
     client = openai.OpenAI(base_url=f"{speech.url}/v1", api_key="x", max_retries=0)
     events: list[Any] = list(
@@ -111,7 +144,7 @@ def test_a_long_file_is_read_window_by_window(files: Path) -> None:
         ({"response_format": "yaml"}, SHORT, "response_format", "must be"),
         ({"temperature": "2"}, SHORT, "temperature", "less than or equal to 1"),
         ({"temperature": "warm"}, SHORT, "temperature", "valid number"),
-        ({"timestamp_granularities[]": "word"}, SHORT, "timestamp_granularities", "not of words"),
+        ({"timestamp_granularities[]": "word"}, SHORT, "timestamp_granularities", "json has no times of words: use"),
         ({"include[]": "logprobs"}, SHORT, "include", "not supported"),
         ({"stream": "true", "response_format": "srt"}, SHORT, "response_format", "stream has no"),
         ({}, b"no sound", "file", "must be WAV"),

@@ -16,6 +16,7 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer
+from transformers.generation import GenerateEncoderDecoderOutput
 
 from neuronserve.server.engine.transcript_rules import apply_rules
 from neuronserve.server.types import TranscriptRules
@@ -27,10 +28,12 @@ from tests.media.test_sound import file_of, wave
 
 pytestmark = pytest.mark.slow
 
-END, SUPPRESSED, BEGIN, MOST = 258, (3, 7), (4, 258), 50
+END, BEGIN, MOST = 258, (4, 258), 50
+SUPPRESSED = (3, 7, *range(94, 256))  # of bytes, all that are no character by themselves
 NEW = 40  # tokens of the decoder's context
 SIZES = {"d_model": 42, "encoder_attention_heads": 3, "decoder_attention_heads": 3}
 LAYERS = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 70, "decoder_ffn_dim": 90}
+HEADS = [[0, 0], [0, 2]]  # layers and heads of the decoder that follow the sound
 SOUND = wave(2.5)
 
 
@@ -39,6 +42,7 @@ def model() -> Any:
     ids = {"pad_token_id": END, "bos_token_id": END, "eos_token_id": END}
     ids |= {"decoder_start_token_id": IDS["startoftranscript"], "vocab_size": VOCAB_SIZE}
     config = transformers.WhisperConfig(**ids, **SIZES, **LAYERS, max_target_positions=NEW)
+    torch.manual_seed(0)
     made = drawn(transformers.WhisperForConditionalGeneration(config).eval())
     with torch.no_grad():  # texts are likelier than the many times
         made.model.decoder.embed_tokens.weight[:256] *= 4
@@ -51,6 +55,7 @@ def files(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_speech_checkpoint(write_checkpoint(directory))
     model.save_pretrained(directory)
     limits = {"suppress_tokens": SUPPRESSED, "begin_suppress_tokens": BEGIN, "max_initial_timestamp_index": MOST}
+    limits |= {"alignment_heads": HEADS}
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": END, **limits}))
     return directory
 
@@ -99,6 +104,37 @@ def test_segments_are_those_of_transformers(served: Server, model: Any) -> None:
     assert written
     assert written == [token for token in wanted if token in written][: len(written)]
     assert found["segments"][0]["start"] == pytest.approx(0.02 * (wanted[0] - FIRST_TIME))
+
+
+def times_of(model: Any, prompt: list[int], written: list[int]) -> list[float]:
+    """Return the seconds of written tokens, as transformers finds them in the attention of its decoder."""
+    extractor = transformers.WhisperFeatureExtractor()
+    features = extractor(SOUND.ravel(), sampling_rate=16_000, return_tensors="pt").input_features
+    model.set_attn_implementation("eager")
+    ids = torch.tensor([[*prompt, *written]])
+    with torch.no_grad():
+        seen = model(input_features=features, decoder_input_ids=ids, output_attentions=True).cross_attentions
+    made = GenerateEncoderDecoderOutput(cross_attentions=(seen,), sequences=ids)
+    found = model._extract_token_timestamps(made, HEADS, num_frames=250, num_input_ids=len(prompt))
+    times: list[float] = found[0, len(prompt) :].tolist()
+    return times
+
+
+def test_times_of_words_are_those_of_transformers(served: Server, model: Any) -> None:
+    prompt = [IDS[name] for name in ("startoftranscript", "en", "transcribe")]
+    written = expected(model, prompt, has_times=True)[: NEW - 1 - len(prompt)]
+    times = times_of(model, prompt, written)
+    form = {"language": "en", "temperature": 0, "response_format": "verbose_json"}
+    found = ask(served, **form, **{"timestamp_granularities[]": ["word", "segment"]})
+    texts = [i for i, token in enumerate(written) if token < FIRST_TIME][
+        : sum(len(s["tokens"]) for s in found["segments"])
+    ]
+    assert found["words"]
+    assert "".join(each["word"] for each in found["words"]) == found["text"].replace(" ", "")
+    starts, ends = ([each[name] for each in found["words"]] for name in ("start", "end"))
+    assert set(starts) <= {round(times[i], 2) for i in texts}
+    assert (starts[0], ends[-1]) == (round(times[texts[0]], 2), round(times[texts[-1] + 1], 2))
+    assert "segments" not in ask(served, **form, **{"timestamp_granularities[]": "word"})
 
 
 def test_a_window_is_encoded_once_for_its_language_its_text_and_its_speech(served: Server) -> None:

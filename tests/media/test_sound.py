@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from neuronserve.server.media.config import MediaConfig
 from neuronserve.server.media.resample import Resampler
 from neuronserve.server.media.sound import SoundError, window
 from neuronserve.server.media.speech import SpeechReader, speech_reader
-from neuronserve.server.media.transcript import Segment, segments_of, subtitles
+from neuronserve.server.media.transcript import Segment, segments_of, subtitles, words_of
 from neuronserve.server.text.tokenizer import Tokenizer as OwnTokenizer
 
 RATE = 16_000
@@ -157,3 +157,25 @@ def test_subtitles() -> None:
         "1\n00:00:00,000 --> 00:00:01,500\nHello -> you\n\n2\n01:01:01,250 --> 01:01:02,000\nb\n\n"
     )
     assert subtitles(parts[1:], "vtt") == "WEBVTT\n\n01:01:01.250 --> 01:01:02.000\nb\n\n"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "has_spaces", "words"),
+    [
+        (["Well", ",", " it", "'s", " “", "so", "”", "."], True, ["Well,", " it's", " “so”."]),
+        ([" (", "a", ")", " -", " b", "!", " 1", "2"], True, [" (a)", " - b!", " 12"]),
+        (["\ufffd", "你", "好", "。", "吗"], False, ["你", "好。", "吗"]),
+        (["a", "\ufffd"], True, ["a\ufffd"]),
+    ],
+)
+def test_words_of_tokens(pieces: list[str], has_spaces: bool, words: list[str]) -> None:
+    """A piece that is half of a character is shown whole with the one behind it."""
+
+    def decode(ids: Sequence[int]) -> str:
+        return "".join(pieces[i] for i in ids).replace("\ufffd你", "你")
+
+    found = words_of(range(len(pieces)), decode, has_spaces)
+    assert [word for word, _, _ in found] == words
+    assert found[0][1] == 0
+    assert [first for _, first, _ in found[1:]] == [last + 1 for _, _, last in found[:-1]]
+    assert found[-1][2] == len(pieces) - 1

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import transformers
 
+from tests.parity.test_state_layers import EXPERTS, QWEN
 from tools.random_checkpoint.tokenizer import tokenizer_json
 
 VOCAB, MAX_TOKENS = 384, 256
@@ -58,8 +59,11 @@ FAMILIES: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 
 
-OTHERS = {  # without latent attention
-    "glm-4.5": ("glm4_moe", 4, _EXPERTS | {"head_dim": 20, "use_qk_norm": True, "num_key_value_heads": 2})
+OTHERS: dict[str, tuple[str, int, dict[str, Any]]] = {  # without latent attention
+    "glm-4.5": ("glm4_moe", 4, _EXPERTS | {"head_dim": 20, "use_qk_norm": True, "num_key_value_heads": 2}),
+    "qwen3-next": ("qwen3_next", 3, QWEN | EXPERTS | {"vocab_size": VOCAB}),
+    "qwen3.5": ("qwen3_5_text", 3, QWEN | {"vocab_size": VOCAB, "tie_word_embeddings": True}),
+    "qwen3.6-moe": ("qwen3_5_moe_text", 3, QWEN | EXPERTS | {"vocab_size": VOCAB}),
 }
 
 

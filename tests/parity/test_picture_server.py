@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -23,8 +24,10 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from neuronserve.server.media.tiles import TileProcessor
 from tests.api.serving import Server, running_server
+from tests.api.telemetry.scraping import scrape
 from tests.media.pictures import data_url, encoded, noise
 from tests.parity import vision_models
+from tests.parity.test_predictor import add_predictor
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|eos|>", "<|image_pad|>", "<image>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 SPECIAL += ["<start_of_image>", "<image_soft_token>", "<end_of_image>", "<|image|>", "<|image>", "<image|>"]
@@ -51,6 +54,8 @@ CASES: dict[str, tuple[str, str, Any, dict[str, Any]]] = {  # mark, name of its 
     ),
     "gemma3": ("<start_of_image>", "image_token_index", Gemma3ImageProcessorPil, {"size": {"height": 24, "width": 24}}),
 }
+CASES["qwen3.5"] = CASES["qwen3-vl"]
+DRAFTED = ("qwen3.5",)  # by a layer that predicts further tokens
 STEPS = {"gemma4": 128}  # tokens of a step; a picture has up to 70
 PLACEHOLDERS = {"gemma3": "<image_soft_token>", "llama4": "<|patch|>"}  # where it is not the mark
 TEMPLATE = (
@@ -93,7 +98,13 @@ def serving(
     def start(name: str) -> tuple[Any, Server]:
         directory = tmp_path_factory.mktemp(name)
         model = write_checkpoint(name, directory)
-        options = ("--dtype", "float32", "--kernel-cache-dir", kernel_cache, "--max-model-len", "1024")
+        options = ["--dtype", "float32", "--kernel-cache-dir", kernel_cache, "--max-model-len", "1024"]
+        if name in DRAFTED:
+            text = SimpleNamespace(
+                model=model.model.language_model, lm_head=model.lm_head, config=model.config.text_config
+            )
+            add_predictor(text, False, directory)
+            options += ["--speculative-config", '{"method": "qwen3_5_mtp", "num_speculative_tokens": 2}']
         server = running_server(
             directory,
             *options,
@@ -159,5 +170,7 @@ def test_a_server_writes_what_transformers_writes(serving: Serving, name: str) -
         assert answer["choices"][0]["token_ids"] == written(model, name, ids, images), len(images)
         counted = answer["usage"]["prompt_tokens_details"].get("image_tokens", 0)
         assert counted == ids.count(IDS[PLACEHOLDERS.get(name, CASES[name][0])])
+    if name in DRAFTED:
+        assert scrape(server.url).value("vllm:spec_decode_num_draft_tokens_total") > 0
     again = ask(server, [first, third])
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0

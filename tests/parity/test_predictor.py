@@ -26,6 +26,7 @@ from neuronserve.server.settings.model import DEFAULT_MODEL
 from neuronserve.server.types import Request, SamplingParams
 from tests.api.serving import running_server
 from tests.api.telemetry.scraping import scrape
+from tests.depth import thorough
 from tests.engine.config import engine_config
 from tests.engine.mailbox import Mailbox, run_all
 from tests.engine.test_draft_model import Watched
@@ -38,28 +39,48 @@ CASES = [
     ("deepseek-v3", False, 2),
     ("glm-4.7-flash", True, 2),
     ("glm-4.5", True, 1),
+    ("qwen3-next", False, 2),
+    ("qwen3.5", False, 1),
+    thorough(("qwen3.6-moe", False, 1)),
 ]  # model, has a head of its own, tp
 
 
+NAMES = {"last_norm.": "shared_head.norm.", "head.": "shared_head.head.", "block.": ""}
+QWEN_NAMES = {
+    "enorm.": "pre_fc_norm_embedding.",
+    "hnorm.": "pre_fc_norm_hidden.",
+    "eh_proj.": "fc.",
+    "block.": "layers.0.",
+    "last_norm.": "norm.",
+}
+
+
 class Predictor(nn.Module):  # type: ignore[misc]
-    """The layer beside transformers' model, as vLLM computes it (vllm/model_executor/models/deepseek_mtp.py)."""
+    """The layer beside transformers' model, as vLLM computes it (deepseek_mtp.py and qwen3_next_mtp.py of its models).
+
+    Qwen's attends, whatever the model's last layer does, and gives further drafts its normed state.
+    """
 
     def __init__(self, model: Any, has_head: bool) -> None:
         super().__init__()
         (self._body, size), norm = (model.model, model.config.hidden_size), type(model.model.norm)
         self.enorm, self.hnorm, self.last_norm = (norm(size, model.config.rms_norm_eps) for _ in range(3))
         self.eh_proj = nn.Linear(2 * size, size, bias=False)
-        self.block = type(model.model.layers[-1])(model.config, len(model.model.layers) - 1)
+        types = getattr(model.config, "layer_types", None) or ["full_attention"] * len(model.model.layers)
+        like = max(i for i, kind in enumerate(types) if kind != "linear_attention")
+        self.block = type(model.model.layers[like])(model.config, like)
+        self.is_qwen = model.config.model_type.startswith("qwen")
+        self.at = "mtp." if self.is_qwen else f"model.layers.{len(types)}."
         self.head = nn.Linear(size, VOCAB, bias=False) if has_head else model.lm_head
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the layer's tensors by their names in files."""
-        names = {"last_norm.": "shared_head.norm.", "head.": "shared_head.head.", "block.": ""}
+        names = QWEN_NAMES if self.is_qwen else NAMES
         own = {name: each for name, each in self.state_dict().items() if not name.startswith("_body")}
         found = {}
         for name, values in own.items():
             start = next((start for start in names if name.startswith(start)), "")
-            found[names.get(start, "") + name.removeprefix(start)] = values.clone()
+            found[self.at + names.get(start, "") + name.removeprefix(start)] = values.clone()
         return found
 
     def drafts(self, text: Sequence[int], count: int) -> list[int]:
@@ -74,23 +95,28 @@ class Predictor(nn.Module):  # type: ignore[misc]
             turns = self._body.rotary_emb(rows, places)
             own = self.block(rows, attention_mask=mask, position_ids=places, position_embeddings=turns)
             own = own[0] if isinstance(own, tuple) else own
-            states = torch.cat([states, own[:, -1:]], dim=1)
-            text.append(int(self.head(self.last_norm(own[0, -1])).argmax()))
+            normed = self.last_norm(own[:, -1:])
+            states = torch.cat([states, normed if self.is_qwen else own[:, -1:]], dim=1)
+            text.append(int(self.head(normed[0, 0]).argmax()))
         return text[known:]
 
 
 def written(model: Any, has_head: bool, directory: Path) -> Predictor:
     """Write the checkpoint of a model with a predictor, and return this."""
+    save(model, directory)
+    return add_predictor(model, has_head, directory)
+
+
+def add_predictor(model: Any, has_head: bool, directory: Path) -> Predictor:
+    """Write a predictor into the checkpoint of a model, and return it."""
     torch.manual_seed(2)
     predictor = Predictor(model, has_head)
     for module in (predictor.enorm, predictor.hnorm, predictor.last_norm, predictor.eh_proj, predictor.block):
         randomized(module)
-    save(model, directory)
-    at, own = f"model.layers.{len(model.model.layers)}.", predictor.tensors()
+    own = predictor.tensors()
     if not has_head:
-        del own["shared_head.head.weight"]
-    tensors = load_file(directory / "model.safetensors") | {at + name: each for name, each in own.items()}
-    save_file(tensors, directory / "model.safetensors")
+        own = {name: each for name, each in own.items() if "head." not in name or "shared_head.norm" in name}
+    save_file(load_file(directory / "model.safetensors") | own, directory / "model.safetensors")
     config = json.loads((directory / "config.json").read_text()) | {"num_nextn_predict_layers": 1}
     (directory / "config.json").write_text(json.dumps(config))
     return predictor
@@ -158,7 +184,7 @@ def test_drafts_are_those_of_the_formula(pair: tuple[LoadedEngine, Predictor, Wa
     run(engine, asked(lambda _: SamplingParams(24, temperature=0.0, ignore_eos=True)), True, budget=24)
     assert len(watched.seen) > 20
     with torch.inference_mode():
-        for text, drafts in watched.seen:
+        for text, drafts in random.Random(5).sample(watched.seen, 20):
             assert list(drafts) == predictor.drafts(text, len(drafts))
 
 
@@ -172,6 +198,9 @@ def test_drafts_change_nothing(pair: tuple[LoadedEngine, Predictor, Watched], li
 def test_models_without_the_layer_are_refused(tmp_path: Path, kernel_cache: str) -> None:
     with pytest.raises(SettingsError, match="has no layer that predicts further tokens"):
         load(DEFAULT_MODEL, kernel_cache)
+    save(random_model("qwen3.5", mtp_num_hidden_layers=0), tmp_path / "none")
+    with pytest.raises(SettingsError, match="has no layer that predicts further tokens"):
+        load(tmp_path / "none", kernel_cache)
     save(random_model("deepseek-v3", num_nextn_predict_layers=1), tmp_path / "model")
     with pytest.raises(CheckpointError, match=r"tensor model\.layers\.3\.enorm\.weight: missing"):
         load(tmp_path / "model", kernel_cache)

@@ -56,7 +56,7 @@ async def _answer(request: Request, service: Service, task: Task) -> Response:
     content_type(request, "multipart/form-data")
     try:
         async with request.form(max_files=1, max_fields=MAX_FIELDS) as given:
-            form, upload = _fields(given)
+            form, upload = _fields(given, bool(reader.tokens.alignment_heads))
             service.require_name(form.model)
             if (upload.size or 0) > (most := service.config.media.max_audio_bytes):
                 raise PayloadTooLarge(f"The file has {upload.size} bytes; --max-audio-bytes is {most}.", "file")
@@ -71,7 +71,7 @@ async def _answer(request: Request, service: Service, task: Task) -> Response:
     return _whole(made)
 
 
-def _fields(given: FormData) -> tuple[AudioForm, UploadFile]:
+def _fields(given: FormData, has_words: bool) -> tuple[AudioForm, UploadFile]:
     """Return the fields of a form and its file. Raises InvalidRequest."""
     upload = given.get("file")
     if not isinstance(upload, UploadFile):
@@ -85,8 +85,9 @@ def _fields(given: FormData) -> tuple[AudioForm, UploadFile]:
     for name in REFUSED:
         if name in values or f"{name}[]" in values:
             raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
-    if "word" in form.timestamp_granularities:
-        what = "timestamp_granularities: this server has times of segments, not of words."
+    if "word" in form.timestamp_granularities and (form.response_format != "verbose_json" or not has_words):
+        why = "the model's generation_config.json names no alignment_heads" if not has_words else "use verbose_json"
+        what = f"timestamp_granularities: {form.response_format} has no times of words: {why}."
         raise InvalidRequest(what, "timestamp_granularities", "unsupported_parameter")
     if form.stream and form.response_format not in ("json", "text"):
         raise InvalidRequest(f"stream has no response_format {form.response_format!r}.", "response_format")
@@ -127,7 +128,8 @@ def _whole(made: Transcription) -> Response:
             language=language,
             duration=round(made.seconds, 3),
             text=text,
-            segments=made.segments,
+            words=made.words if "word" in made.form.timestamp_granularities else None,
+            segments=made.segments if made.form.timestamp_granularities != ["word"] else None,
             usage=usage,
         )
     return Response(answer.model_dump_json(), media_type="application/json")

@@ -37,6 +37,7 @@ class Choice:
         self.charge, self.drafts = charge, event.drafts
         if event.index == 0:
             self.prefill_ns = charge.device_ns
+        delta.row = event.row or delta.row
         delta.prompt_logprobs = event.prompt_logprobs or delta.prompt_logprobs
         if self._is_mute:
             delta.finish_reason = "length"

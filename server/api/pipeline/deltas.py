@@ -26,6 +26,7 @@ class Delta:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     fault: str | None = None
+    row: bytes | None = None  # see TokenEvent
 
 
 class Forward(Protocol):
@@ -53,5 +54,6 @@ def _append(whole: Delta, delta: Delta) -> None:
     whole.text += delta.text
     whole.token_ids += delta.token_ids
     whole.logprobs += delta.logprobs
+    whole.row = whole.row or delta.row
     whole.prompt_logprobs = whole.prompt_logprobs or delta.prompt_logprobs
     whole.finish_reason, whole.stop_reason, whole.fault = delta.finish_reason, delta.stop_reason, delta.fault

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from math import exp
 from typing import Literal
 
 from ...errors import InvalidRequest
 from ...media.sound import LEAST_SECONDS, SoundWindow
 from ...media.speech import SpeechReader
-from ...media.transcript import Segment, segments_of
+from ...media.transcript import WITHOUT_SPACES, Segment, segments_of, words_of
 from ...types import MediaItem, TranscriptRules
 from ..http.origin import Origin
 from ..service import Service
-from ..wire.audio import AudioForm, SpeechRequest, TranscriptSegment
+from ..wire.audio import AudioForm, SpeechRequest, TranscriptSegment, TranscriptWord
 from .deltas import Delta, collect
 from .generation import Generation
 from .prompts import Prompt
+from .rows import row_of
 from .start import start
 from .validate import validated
 
@@ -41,6 +43,7 @@ class Transcription:
     language: str | None = None
     seconds: float = 0.0  # of the file
     segments: list[TranscriptSegment] = field(default_factory=list)
+    words: list[TranscriptWord] = field(default_factory=list)
     text: str = ""
     num_sound_tokens: int = 0
     num_prompt_tokens: int = 0
@@ -100,9 +103,26 @@ class Transcription:
         no_speech = await self._no_speech(item) if is_verbose and found else 0.0
         decode = partial(self.service.served.tokenizer.decode, skip_special_tokens=True)
         logprob = sum(each.sampled for each in delta.logprobs) / max(1, len(delta.logprobs))
+        if "word" in self.form.timestamp_granularities and found:
+            ids = (*generation.prompts[0].token_ids, *written)[: self.service.model.info.max_model_len - 1]
+            rules = self.reader.alignment(len(generation.prompts[0].token_ids), window)
+            [aligned] = await collect((await self._generation(ids, item, 1, {}, rules)).deltas())
+            self._take_words(found, written, [offset + each for each in row_of(aligned.row or b"")], decode)
         for segment in found:
             self.segments.append(self._segment(segment, decode(segment.token_ids), offset, (logprob, no_speech)))
         return covered
+
+    def _take_words(
+        self, found: list[Segment], written: list[int], times: list[float], decode: Callable[[Sequence[int]], str]
+    ) -> None:
+        """Add the words of a window's segments, given when each token of its transcript begins."""
+        times = times + times[-1:] * (len(written) + 1 - len(times))
+        places = (i for i, token_id in enumerate(written) if token_id < self.reader.tokens.first_time)
+        for segment in found:
+            own = [*islice(places, len(segment.token_ids))]
+            for word, first, last in words_of(segment.token_ids, decode, self.language not in WITHOUT_SPACES):
+                start, end = round(times[own[first]], 2), round(times[own[last] + 1], 2)
+                self.words.append(TranscriptWord(word=word.strip(), start=start, end=end))
 
     def _segment(self, segment: Segment, text: str, seek: float, probs: tuple[float, float]) -> TranscriptSegment:
         data = text.encode()

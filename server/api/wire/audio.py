@@ -74,11 +74,18 @@ class TranscriptSegment(WireModel):
     no_speech_prob: float  # of its window
 
 
+class TranscriptWord(WireModel):
+    word: str
+    start: float
+    end: float
+
+
 class VerboseTranscript(WireModel):
     task: Literal["transcribe", "translate"]
     language: str
     duration: float
     text: str
+    words: list[TranscriptWord] | None = optional()
     segments: list[TranscriptSegment] | None = optional()
     usage: SoundUsage
 

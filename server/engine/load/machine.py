@@ -15,6 +15,8 @@ from ...kernels.workers import WorkerPool
 from ...placement.footprint import ServingShape
 from ..adapters import AdapterBank
 from ..attention_work import AttentionWork
+from ..cross.aligner import Aligner
+from ..cross.loading import sound_shape
 from ..encode.beside import LayerPool
 from ..grammar_store import GrammarStore
 from ..graph_slice import GraphSlice
@@ -57,12 +59,16 @@ class Machine:
         size, drafts = self.num_ids or placement.spec.vocab_size, self.config.speculation
         rows = placement.buffers.logits_array()
         if ring is None:
-            is_read = drafts is not None and drafts.method == "mtp"  # its states, by the layer that drafts
+            is_read = drafts is not None and drafts.method == "mtp"  # its normed states, by the layer that drafts
+            is_read |= placement.spec.stack.input.joins_normed
             part = GraphSlice(range(placement.spec.num_layers), True, "logits and states") if is_read else None
             adapted = None if bank is None else build_program(placement, bank.memory, part)
             programs = Programs(build_program(placement, part=part), adapted)
             pool, inputs = self.prepared(placement, programs.kernels, bank)
-            return ModelRunner(pool, programs, inputs, Sampler(pool, rows, size, grammars, drafts), placement.cache)
+            sampler = Sampler(pool, rows, size, grammars, drafts)
+            runner = ModelRunner(pool, programs, inputs, sampler, placement.cache)
+            runner.around = Aligner(placement, pool, inputs, self.on_progress) if sound_shape(placement.spec) else None
+            return runner
         layers = range(placement.spec.num_layers)
         programs = Programs(build_program(placement, part=GraphSlice(layers, True, "stream")))
         tail = build_program(placement, part=GraphSlice(range(0), False, "logits"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -12,28 +12,32 @@ from ..config_values import Layers, Values, Width, refuse
 from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
 from ..names import Names
 from ..rope import DEFAULT_THETA, rope_object, rope_of
-from ..spec import NormSpec
+from ..spec import ModelSpec, NormSpec
 from ..state_layer import GatedDeltaNetSpec, StateMixer
 from .experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
 from .hybrid import HybridConfig, StateDim, StateHeads, Taps, one_module
 
 _KINDS = {"full_attention": True, "linear_attention": False}
-_GATE = {"self_attn.gate_proj": "self_attn.q_proj"}  # of each head behind its query
-_NAMES = Names.of(
+_MTP = "mtp."  # beginning of the names of what predicts further tokens
+
+
+def _names(words: Mapping[str, str]) -> Names:
+    """Return names with these `words`; the gate of each head is behind its query."""
+    names = Names.of({"self_attn.gate_proj": "self_attn.q_proj", **words}, "model.")
+    return replace(names, skipped=(_MTP,), further=_MTP)
+
+
+_NAMES = _names(
     {
-        **_GATE,
         **one_module(("linear_attn.in_q", "linear_attn.in_k", "linear_attn.in_v"), "linear_attn.in_proj_qkv"),
         **{f"linear_attn.in_{part}": f"linear_attn.in_proj_{part}" for part in "zba"},
-    },
-    "model.",
+    }
 )
-_NEXT_NAMES = Names.of(
+_NEXT_NAMES = _names(
     {
-        **_GATE,
         **one_module([f"linear_attn.in_{part}" for part in "qkvz"], "linear_attn.in_proj_qkvz"),
         **one_module(("linear_attn.in_b", "linear_attn.in_a"), "linear_attn.in_proj_ba"),
-    },
-    "model.",
+    }
 )
 
 
@@ -48,8 +52,12 @@ class Qwen3_5Config(HybridConfig, kw_only=True):  # noqa: N801 - the model's nam
     partial_rotary_factor: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
     full_attention_interval: Layers = 4
     layer_types: tuple[str, ...] | None = None
+    mtp_num_hidden_layers: Annotated[int, Meta(ge=0, le=16)] = 1  # files of Qwen3-Next do not say
 
     own_names = _NAMES
+
+    def spec(self, architecture: str, values: Values) -> ModelSpec:
+        return replace(super().spec(architecture, values), num_nextn_layers=self.mtp_num_hidden_layers)
 
     def state_mixer(self, _: Values) -> StateMixer:
         keys, values = self.linear_num_key_heads, self.linear_num_value_heads
