@@ -17,10 +17,10 @@ from typing import cast
 import numpy as np
 
 from neuronserve.planner.model_names import resolve_shape
+from neuronserve.planner.simulate.driver import Driver
 from neuronserve.planner.simulate.options import SimulationOptions
 from neuronserve.planner.simulate.records import Records
 from neuronserve.planner.simulate.scheduled_engine import ScheduledEngine
-from neuronserve.planner.simulate.simulator import Driver
 from neuronserve.server.clock import NS
 from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.pricer import HostOfSteps, StepPricer
