@@ -4,68 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.api.serving import ROOT, Server, running_server
+from tests.console.browsing import IN_BROWSER, Page, go, say
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the extra `ui` is not installed")
-CHROMIUM = shutil.which("chromium")
 AXE = Path(os.environ.get("AXE_JS", ROOT / ".venv/ui/node_modules/axe-core/axe.min.js"))
 PAGES = ("playground", "device", "cost", "requests", "planner")
-PATIENCE_MS = 60_000
 KEY, ADMIN = "sesame", "master"
-pytestmark = [
-    pytest.mark.ui,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
-]
-Page = Any
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def page(browser: Any) -> Iterator[Page]:
-    """A page of a fresh profile. Nothing that it does may leave the host, break the policy or raise."""
-    context = browser.new_context(viewport={"width": 1280, "height": 860})
-    context.set_default_timeout(PATIENCE_MS)
-    opened = context.new_page()
-    hosts: set[str] = set()
-    faults: list[str] = []
-    opened.on("request", lambda request: hosts.add(request.url.split("/")[2].split(":")[0]))
-    opened.on("pageerror", lambda error: faults.append(str(error)))
-    opened.on("console", lambda line: faults.append(line.text) if "Security Policy" in line.text else None)
-    yield opened
-    context.close()
-    assert hosts <= {"127.0.0.1"} | {""}, f"the page has asked {hosts}"
-    assert not faults
-
-
-def go(page: Page, server: Server, name: str) -> None:
-    page.goto(f"{server.url}/#/{name}")
-    page.locator(".lamp", has_text="ready").wait_for()
-
-
-def say(page: Page, text: str) -> Any:
-    """Send a message; the model's last answer, once it is whole."""
-    page.get_by_label("Message", exact=True).fill(text)
-    page.keyboard.press("Enter")
-    answer = page.locator("article.assistant").last
-    answer.locator(".figures").wait_for()
-    return answer
+pytestmark = IN_BROWSER
 
 
 def test_an_answer_streams_with_what_it_costs(page: Page, echo: Server) -> None:

@@ -2,7 +2,8 @@
 
 import { ask, eventsOf } from "./api.js";
 
-let nextId = 1;
+/** A name that no other message or conversation has. (`crypto.randomUUID` needs HTTPS.) */
+export const newId = () => Array.from(crypto.getRandomValues(new Uint32Array(3)), (word) => word.toString(36)).join("");
 
 /** Settings at the start. Empty fields are not sent, so that the server's own defaults hold. */
 export const DEFAULTS = {
@@ -21,7 +22,31 @@ export const DEFAULTS = {
   schema: '{\n  "type": "object",\n  "properties": {"answer": {"type": "string"}},\n  "required": ["answer"],\n  "additionalProperties": false\n}',
 };
 
-export const message = (role, content, rest = {}) => ({ id: nextId++, role, content, ...rest });
+export const message = (role, content, rest = {}) => ({ id: newId(), role, content, ...rest });
+
+/** Add a message after the last one that is shown. */
+export function append(conversation, added) {
+  added.parent = conversation.leaf;
+  conversation.messages.push(added);
+  conversation.leaf = added.id;
+}
+
+/** The shown messages: from the first one to the leaf of the branch. */
+export function branch({ messages, leaf }) {
+  const byId = new Map(messages.map((each) => [each.id, each]));
+  const shown = [];
+  for (let each = byId.get(leaf); each; each = byId.get(each.parent)) shown.unshift(each);
+  return shown;
+}
+
+/** What the conversation is called: its name, or else how it begins. */
+export const titleOf = ({ title, messages }) => title || messages[0]?.content.trim().split("\n")[0].slice(0, 60) || "Without a name";
+
+/** Whether the name or a message has `query`, in any case. */
+export function matches(conversation, query) {
+  const wanted = query.trim().toLowerCase();
+  return [conversation.title, ...conversation.messages.map((each) => each.content)].some((text) => text.toLowerCase().includes(wanted));
+}
 
 /** The body of the request. Throws SyntaxError, naming the field, for text that is no JSON. */
 export function bodyOf(settings, messages) {

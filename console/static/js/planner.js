@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { ask } from "./api.js";
+import { download } from "./files.js";
 import { count, dollars, precise, seconds } from "./format.js";
 import { Pareto } from "./pareto.js";
 import { byOrder, front, nameOf, planStream } from "./plan-stream.js";
@@ -146,11 +147,7 @@ function Download({ question, row, devices }) {
     try {
       const { device, tp, pp, dtype, batch } = row;
       const answer = await ask("/console/plan/files", { body: { ...bodyOf(question, devices), row: { device, tp, pp, dtype, batch } } });
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(await answer.blob());
-      link.download = `deploy-${device}-tp${tp}.zip`;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+      download(await answer.blob(), `deploy-${device}-tp${tp}.zip`);
     } catch (error) {
       setFault(error.message);
     }

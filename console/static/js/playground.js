@@ -1,70 +1,90 @@
 // Playground: a conversation, and everything that a request may say.
 
-import { html, useEffect, useReducer, useRef, useState } from "../vendor/htm-preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { keys } from "./api.js";
-import { DEFAULTS, bodyOf, message, stream } from "./conversation.js";
+import { append, bodyOf, branch, message, stream } from "./conversation.js";
+import { ConversationList } from "./conversation-list.js";
+import { notify, save, useConversations } from "./conversations.js";
 import { count, dollars, seconds } from "./format.js";
 import { useLive } from "./live.js";
 import { LogprobMap } from "./logprobs.js";
 import { Settings } from "./settings.js";
 import { snippets } from "./snippets.js";
 
-// Outlives the page, so that going to another one loses nothing.
-const talk = { settings: { ...DEFAULTS }, messages: [], draft: "", stopping: null };
+const SAVE_EVERY_MS = 1000;
+
+/** Have the shown branch answered. Goes on while other pages and conversations are looked at. */
+async function run(talk, running, setNews) {
+  const answer = message("assistant", "");
+  const sent = branch(talk);
+  const stopping = new AbortController();
+  append(talk, answer);
+  running.set(talk.id, stopping);
+  setNews("The model answers.");
+  save(talk);
+  const saving = setInterval(() => save(talk), SAVE_EVERY_MS);
+  try {
+    await stream(bodyOf(talk.settings, sent), answer, perFrame(notify), stopping.signal);
+    setNews(answer.tool_calls ? "The model calls a tool." : "The answer is complete.");
+  } catch (error) {
+    answer.finish = error.name === "AbortError" ? "stopped" : "error";
+    if (error.name !== "AbortError") answer.error = error.message;
+    setNews(answer.error ? `Error: ${answer.error}` : "Stopped.");
+  } finally {
+    clearInterval(saving);
+    running.delete(talk.id);
+    notify();
+    save(talk);
+  }
+}
+
+/** `action`, at most once for each frame that the browser draws. */
+function perFrame(action) {
+  let isDue = false;
+  return () => {
+    if (isDue) return;
+    isDue = true;
+    requestAnimationFrame(() => ((isDue = false), action()));
+  };
+}
 
 export function Playground() {
-  const [, redraw] = useReducer((turn) => turn + 1, 0);
   const { server } = useLive();
+  const { current: talk, running, drafts } = useConversations();
   const [news, setNews] = useState("");
   const code = useRef(null);
   const end = useRef(null);
   const models = server?.models ?? [];
-  const set = (changes) => (Object.assign(talk.settings, changes), redraw());
-  useEffect(() => end.current.scrollIntoView({ block: "nearest" }), [talk.messages.length]);
+  const messages = branch(talk);
+  const draft = drafts.get(talk.id) ?? "";
+  const stopping = running.get(talk.id);
+  const set = (changes) => (Object.assign(talk.settings, changes), notify(), save(talk));
+  const setDraft = (text) => (drafts.set(talk.id, text), notify());
+  useEffect(() => end.current.scrollIntoView({ block: "nearest" }), [talk.id, messages.length]);
 
-  const run = async () => {
-    const answer = message("assistant", "");
-    talk.stopping = new AbortController();
-    setNews("The model answers.");
-    try {
-      const body = bodyOf(talk.settings, talk.messages);
-      talk.messages = [...talk.messages, answer];
-      redraw();
-      await stream(body, answer, redraw, talk.stopping.signal);
-      setNews(answer.tool_calls ? "The model calls a tool." : "The answer is complete.");
-    } catch (error) {
-      if (!talk.messages.includes(answer)) talk.messages = [...talk.messages, answer];
-      answer.finish = error.name === "AbortError" ? "stopped" : "error";
-      if (error.name !== "AbortError") answer.error = error.message;
-      setNews(answer.error ? `Error: ${answer.error}` : "Stopped.");
-    } finally {
-      talk.stopping = null;
-      redraw();
-    }
-  };
   const send = (event) => {
     event?.preventDefault();
-    if (!talk.draft.trim() || talk.stopping) return;
-    talk.messages = [...talk.messages, message("user", talk.draft)];
-    talk.draft = "";
-    run();
+    if (!draft.trim() || stopping) return;
+    append(talk, message("user", draft));
+    drafts.delete(talk.id);
+    run(talk, running, setNews);
   };
   const regenerate = () => {
-    const last = talk.messages.findLastIndex((each) => each.role !== "assistant");
-    talk.messages = talk.messages.slice(0, last + 1);
-    run();
+    talk.leaf = messages.findLast((each) => each.role !== "assistant").id;
+    run(talk, running, setNews);
   };
   const answerCalls = (results) => {
-    talk.messages = [...talk.messages, ...results];
-    run();
+    results.forEach((each) => append(talk, each));
+    run(talk, running, setNews);
   };
-  const last = talk.messages.at(-1);
+  const last = messages.at(-1);
   return html`
     <h1 class="hidden">Playground</h1>
+    <${ConversationList} />
     <div class="talk">
-      <div class="log" role="log" aria-label="Conversation" aria-busy=${String(Boolean(talk.stopping))} tabindex="0">
-        ${!talk.messages.length && html`<p class="empty">Ask the model something. Each answer comes with its tokens, and with the time and the dollars that it would take on the part.</p>`}
-        ${talk.messages.map((each) => html`<${Message} key=${each.id} message=${each} isLast=${each === last} isRunning=${Boolean(talk.stopping)} answerCalls=${answerCalls} />`)}
+      <div class="log" role="log" aria-label="Conversation" aria-busy=${String(Boolean(stopping))} tabindex="0">
+        ${!messages.length && html`<p class="empty">Ask the model something. Each answer comes with its tokens, and with the time and the dollars that it would take on the part.</p>`}
+        ${messages.map((each) => html`<${Message} key=${each.id} message=${each} isLast=${each === last} isRunning=${Boolean(stopping)} answerCalls=${answerCalls} />`)}
         <div ref=${end}></div>
       </div>
       <p class="hidden" role="status">${news}</p>
@@ -74,22 +94,21 @@ export function Playground() {
           id="draft"
           rows="3"
           placeholder="Message (Enter sends, Shift+Enter breaks the line)"
-          value=${talk.draft}
-          onInput=${(event) => ((talk.draft = event.target.value), redraw())}
+          value=${draft}
+          onInput=${(event) => setDraft(event.target.value)}
           onKeyDown=${(event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && send(event)}
         ></textarea>
         <div class="buttons">
-          ${talk.stopping
-            ? html`<button type="button" class="main" onClick=${() => talk.stopping?.abort()}>Stop</button>`
-            : html`<button class="main" disabled=${!talk.draft.trim()}>Send</button>`}
-          <button type="button" disabled=${!talk.messages.length || Boolean(talk.stopping)} onClick=${regenerate}>Regenerate</button>
+          ${stopping
+            ? html`<button type="button" class="main" onClick=${() => stopping.abort()}>Stop</button>`
+            : html`<button class="main" disabled=${!draft.trim()}>Send</button>`}
+          <button type="button" disabled=${!messages.length || Boolean(stopping)} onClick=${regenerate}>Regenerate</button>
           <button type="button" onClick=${() => code.current.showModal()}>Show code</button>
-          <button type="button" disabled=${!talk.messages.length || Boolean(talk.stopping)} onClick=${() => ((talk.messages = []), redraw())}>Clear</button>
         </div>
       </form>
     </div>
     <${Settings} settings=${talk.settings} set=${set} models=${models} />
-    <${CodeDialog} dialog=${code} model=${talk.settings.model || models[0]} />
+    <${CodeDialog} dialog=${code} talk=${talk} draft=${draft} model=${talk.settings.model || models[0]} />
   `;
 }
 
@@ -143,11 +162,11 @@ function Figures({ answer }) {
   </dl>`;
 }
 
-function CodeDialog({ dialog, model }) {
+function CodeDialog({ dialog, talk, draft, model }) {
   const [language, setLanguage] = useState("curl");
   let texts;
   try {
-    const body = bodyOf({ ...talk.settings, model: model ?? "default" }, talk.messages.length ? talk.messages : [message("user", talk.draft || "Hello")]);
+    const body = bodyOf({ ...talk.settings, model: model ?? "default" }, talk.messages.length ? branch(talk) : [message("user", draft || "Hello")]);
     if (body.messages.at(-1).role === "assistant") body.messages.pop();
     texts = snippets(body, location.origin, Boolean(keys.get()));
   } catch (error) {
