@@ -47,18 +47,6 @@ def test_a_stopped_answer_keeps_what_came(page: Page, slow: Server) -> None:
     assert page.locator("article.assistant .fault").count() == 0
 
 
-def test_what_a_model_writes_is_text(page: Page, echo: Server) -> None:
-    go(page, echo, "playground")
-    script = "document.title = 'taken'"
-    attack = f'<script>{script}</script><img src=x onerror="{script}"><style>*{{}}</style>'
-    scripts = page.locator("script").count()
-    answer = say(page, attack)
-    assert answer.locator(".text").inner_text() == attack
-    assert page.locator("script").count() == scripts
-    assert page.locator("article img, article style").count() == 0
-    assert page.title() == "Playground – neuronserve"
-
-
 def test_a_tool_is_defined_called_and_answered(page: Page, echo: Server) -> None:
     go(page, echo, "playground")
     page.get_by_role("button", name="Add a tool").click()

@@ -11,7 +11,7 @@ import pytest
 from neuronserve.console.pages import FOLDER
 from tests.api.serving import Server, running_server
 
-MAX_BYTES = 250_000
+MAX_BYTES = 350_000
 OWN = sorted(path for path in FOLDER.rglob("*") if path.is_file() and "vendor" not in path.parts)
 NAMES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
 

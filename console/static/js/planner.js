@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { ask } from "./api.js";
-import { download } from "./files.js";
+import { copyText, download } from "./files.js";
 import { count, dollars, precise, seconds } from "./format.js";
 import { Pareto } from "./pareto.js";
 import { byOrder, front, nameOf, planStream } from "./plan-stream.js";
@@ -152,5 +152,5 @@ function Download({ question, row, devices }) {
       setFault(error.message);
     }
   };
-  return html`<p class="buttons"><button onClick=${save}>Download deployment files</button><button onClick=${() => navigator.clipboard?.writeText(location.href)}>Copy link</button><span class="fault" role="alert">${fault}</span></p>`;
+  return html`<p class="buttons"><button onClick=${save}>Download deployment files</button><button onClick=${() => copyText(location.href)}>Copy link</button><span class="fault" role="alert">${fault}</span></p>`;
 }

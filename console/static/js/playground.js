@@ -5,9 +5,11 @@ import { keys } from "./api.js";
 import { append, bodyOf, branch, message, stream } from "./conversation.js";
 import { ConversationList } from "./conversation-list.js";
 import { notify, save, useConversations } from "./conversations.js";
+import { copyText } from "./files.js";
 import { count, dollars, seconds } from "./format.js";
 import { useLive } from "./live.js";
 import { LogprobMap } from "./logprobs.js";
+import { Markdown } from "./markdown.js";
 import { Settings } from "./settings.js";
 import { snippets } from "./snippets.js";
 
@@ -121,7 +123,7 @@ function Message({ message: each, isLast, isRunning, answerCalls }) {
     <article class=${`message ${each.role}`} aria-label=${NAMES[each.role]}>
       <h2>${NAMES[each.role]}</h2>
       ${each.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><p class="text">${each.reasoning}</p></details>`}
-      ${hasMap ? html`<${LogprobMap} tokens=${each.logprobs} />` : (each.content || isWriting) && html`<p class=${isWriting ? "text writing" : "text"}>${each.content}</p>`}
+      ${hasMap ? html`<${LogprobMap} tokens=${each.logprobs} />` : each.role !== "assistant" ? html`<p class="text">${each.content}</p>` : (each.content || isWriting) && html`<${Markdown} text=${each.content} isWriting=${isWriting} />`}
       ${each.tool_calls?.map((call) => html`<pre class="call"><code>${call.name}(${call.arguments})</code></pre>`)}
       ${each.error && html`<p class="fault">${each.error}</p>`}
       ${isLast && !isRunning && each.tool_calls && html`<${ToolResults} calls=${each.tool_calls} answer=${answerCalls} />`}
@@ -180,7 +182,7 @@ function CodeDialog({ dialog, talk, draft, model }) {
       </div>
       <pre tabindex="0" aria-label=${`${language} program`}><code>${texts[language]}</code></pre>
       <p class="buttons">
-        <button onClick=${() => navigator.clipboard?.writeText(texts[language])}>Copy</button>
+        <button onClick=${() => copyText(texts[language])}>Copy</button>
         <button class="main" onClick=${() => dialog.current.close()}>Close</button>
       </p>
     </dialog>
