@@ -111,6 +111,14 @@ def conversation(**changes: Any) -> dict[str, Any]:
     return {"id": "c", "title": "", "changed_ms": 1, "settings": {}, "messages": [message], "leaf": "a"} | changes
 
 
+def bring(page: Page, conversations: Any) -> None:
+    """Import a file of them; None makes a file of another format."""
+    kind = {"format": "neuronserve conversations", "version": 1} if conversations else {}
+    text = json.dumps({**kind, "conversations": conversations}).encode()
+    given = {"name": "f.json", "mimeType": "application/json", "buffer": text}
+    page.locator(".conversations input[type=file]").set_input_files(given)
+
+
 @pytest.mark.parametrize(
     ("conversations", "fault"),
     [
@@ -124,11 +132,71 @@ def conversation(**changes: Any) -> dict[str, Any]:
 )
 def test_other_files_are_refused_and_change_nothing(page: Page, echo: Server, conversations: Any, fault: str) -> None:
     go(page, echo, "playground")
-    kind = {"format": "neuronserve conversations", "version": 1} if conversations else {}
-    text = json.dumps({**kind, "conversations": conversations}).encode()
-    given = {"name": "f.json", "mimeType": "application/json", "buffer": text}
-    page.locator(".conversations input[type=file]").set_input_files(given)
+    bring(page, conversations)
     page.get_by_text(fault).wait_for()
     page.reload()
     page.get_by_role("button", name="New conversation").wait_for()
     assert names(page) == []
+
+
+def texts(page: Page) -> list[str]:
+    found: list[str] = page.locator("article .text").all_inner_texts()
+    return found
+
+
+def test_a_changed_message_and_a_second_answer_are_versions_that_stay(page: Page, echo: Server) -> None:
+    go(page, echo, "playground")
+    say(page, "of ships")
+    say(page, "and of sails")
+    page.get_by_role("button", name="Edit").first.click()
+    page.get_by_label("Changed message").fill("of whales")
+    page.get_by_role("button", name="Send as a new version").click()
+    page.locator("article.assistant .text", has_text="of whales").wait_for()
+    page.locator("article.assistant .figures").wait_for()
+    assert texts(page) == ["of whales", "of whales"]
+    page.get_by_role("button", name="Regenerate").click()
+    page.locator("article.assistant", has_text="2 of 2").locator(".figures").wait_for()
+    page.locator("article.user").get_by_role("button", name="Version before").click()
+    page.locator("article").nth(3).wait_for()
+    assert texts(page) == ["of ships", "of ships", "and of sails", "and of sails"]
+    page.reload()
+    page.locator("article").nth(3).wait_for()
+    page.get_by_role("button", name="Version after").click()
+    page.locator("article", has_text="sails").first.wait_for(state="detached")
+    assert texts(page) == ["of whales", "of whales"]
+    assert say(page, "on").locator(".text").inner_text() == "on"
+
+
+def test_messages_are_copied_as_they_were_written(page: Page, echo: Server) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    go(page, echo, "playground")
+    answer = say(page, "**bold** & `code`")
+    answer.get_by_role("button", name="Copy", exact=True).click()
+    assert page.evaluate("navigator.clipboard.readText()") == "**bold** & `code`"
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as over plain HTTP
+    page.evaluate("document.oncopy = () => (window.copied = document.activeElement.value)")
+    answer.get_by_role("button", name="Copy", exact=True).click()
+    assert page.evaluate("window.copied") == "**bold** & `code`"
+
+
+def test_a_starter_prompt_is_a_draft(page: Page, echo: Server) -> None:
+    go(page, echo, "playground")
+    starter = page.get_by_role("list", name="Prompts to begin with").get_by_role("button").first
+    text = starter.inner_text()
+    starter.click()
+    assert page.get_by_label("Message", exact=True).input_value() == text
+    page.keyboard.press("Enter")
+    page.locator("article.assistant .figures").wait_for()
+    assert texts(page) == [text, text]
+    assert page.locator(".starters").count() == 0
+
+
+def test_a_model_that_is_not_served_is_named(page: Page, echo: Server) -> None:
+    go(page, echo, "playground")
+    bring(page, [conversation(settings={"model": "whale-7b"})])
+    page.locator("option", has_text="whale-7b (not served here)").wait_for(state="attached")
+    assert page.get_by_role("combobox", name="Model").input_value() == "whale-7b"
+    say(page, "hello").locator(".fault", has_text="whale-7b").wait_for()
+    page.get_by_role("combobox", name="Model").select_option("")
+    answer = say(page, "again")
+    assert answer.get_by_role("heading").inner_text() == "Model fake"

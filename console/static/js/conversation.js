@@ -39,6 +39,14 @@ export function branch({ messages, leaf }) {
   return shown;
 }
 
+/** Messages that follow the same one as `message`, the oldest first: a changed question, a second answer. */
+export const versions = ({ messages }, { parent }) => messages.filter((each) => (each.parent ?? null) === (parent ?? null));
+
+/** Show the branch of `message`: what followed it last. */
+export function show(conversation, message) {
+  for (let each = message; each; each = conversation.messages.findLast(({ parent }) => parent === conversation.leaf)) conversation.leaf = each.id;
+}
+
 /** What the conversation is called: its name, or else how it begins. */
 export const titleOf = ({ title, messages }) => title || messages[0]?.content.trim().split("\n")[0].slice(0, 60) || "Without a name";
 
@@ -93,6 +101,7 @@ export async function stream(body, answer, changed, signal) {
   const response = await ask("/v1/chat/completions", { body, signal, headers: { "X-Neuronserve-Usage": "true" } });
   answer.requestId = response.headers.get("x-request-id");
   for await (const chunk of eventsOf(response)) {
+    answer.model = chunk.model;
     const choice = chunk.choices[0];
     if (choice) {
       answer.ttft_s ??= (performance.now() - begin) / 1e3;

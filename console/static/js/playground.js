@@ -2,17 +2,21 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { keys } from "./api.js";
-import { append, bodyOf, branch, message, stream } from "./conversation.js";
+import { append, bodyOf, branch, message, show, stream, versions } from "./conversation.js";
 import { ConversationList } from "./conversation-list.js";
 import { notify, save, useConversations } from "./conversations.js";
 import { copyText } from "./files.js";
-import { count, dollars, seconds } from "./format.js";
 import { useLive } from "./live.js";
-import { LogprobMap } from "./logprobs.js";
-import { Markdown } from "./markdown.js";
+import { Message } from "./message.js";
 import { Settings } from "./settings.js";
 import { snippets } from "./snippets.js";
 
+const STARTERS = [
+  "Explain how a systolic array multiplies two matrices.",
+  "Write a Python function that merges two sorted lists, with a test.",
+  "Make a table of the planets with their diameters and moons.",
+  "Plan a week of dinners for two, with a shopping list.",
+];
 const SAVE_EVERY_MS = 1000;
 
 /** Have the shown branch answered. Goes on while other pages and conversations are looked at. */
@@ -71,10 +75,17 @@ export function Playground() {
     drafts.delete(talk.id);
     run(talk, running, setNews);
   };
+  const begin = (text) => (setDraft(text), document.getElementById("draft").focus());
   const regenerate = () => {
     talk.leaf = messages.findLast((each) => each.role !== "assistant").id;
     run(talk, running, setNews);
   };
+  const resend = (old, text) => {
+    talk.leaf = old.parent ?? null;
+    append(talk, message("user", text));
+    run(talk, running, setNews);
+  };
+  const choose = (version) => (show(talk, version), notify(), save(talk));
   const answerCalls = (results) => {
     results.forEach((each) => append(talk, each));
     run(talk, running, setNews);
@@ -85,8 +96,9 @@ export function Playground() {
     <${ConversationList} />
     <div class="talk">
       <div class="log" role="log" aria-label="Conversation" aria-busy=${String(Boolean(stopping))} tabindex="0">
-        ${!messages.length && html`<p class="empty">Ask the model something. Each answer comes with its tokens, and with the time and the dollars that it would take on the part.</p>`}
-        ${messages.map((each) => html`<${Message} key=${each.id} message=${each} isLast=${each === last} isRunning=${Boolean(stopping)} answerCalls=${answerCalls} />`)}
+        ${!messages.length && html`<p class="empty">Ask the model something. Each answer comes with its tokens, and with the time and the dollars that it would take on the part.</p>
+          <ul class="starters" aria-label="Prompts to begin with">${STARTERS.map((text) => html`<li><button onClick=${() => begin(text)}>${text}</button></li>`)}</ul>`}
+        ${messages.map((each) => html`<${Message} key=${each.id} message=${each} isLast=${each === last} own=${versions(talk, each)} isRunning=${Boolean(stopping)} answerCalls=${answerCalls} show=${choose} resend=${(text) => resend(each, text)} />`)}
         <div ref=${end}></div>
       </div>
       <p class="hidden" role="status">${news}</p>
@@ -112,56 +124,6 @@ export function Playground() {
     <${Settings} settings=${talk.settings} set=${set} models=${models} />
     <${CodeDialog} dialog=${code} talk=${talk} draft=${draft} model=${talk.settings.model || models[0]} />
   `;
-}
-
-const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
-
-function Message({ message: each, isLast, isRunning, answerCalls }) {
-  const isWriting = isLast && isRunning && each.role === "assistant";
-  const hasMap = !isWriting && each.logprobs?.length > 0;
-  return html`
-    <article class=${`message ${each.role}`} aria-label=${NAMES[each.role]}>
-      <h2>${NAMES[each.role]}</h2>
-      ${each.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><p class="text">${each.reasoning}</p></details>`}
-      ${hasMap ? html`<${LogprobMap} tokens=${each.logprobs} />` : each.role !== "assistant" ? html`<p class="text">${each.content}</p>` : (each.content || isWriting) && html`<${Markdown} text=${each.content} isWriting=${isWriting} />`}
-      ${each.tool_calls?.map((call) => html`<pre class="call"><code>${call.name}(${call.arguments})</code></pre>`)}
-      ${each.error && html`<p class="fault">${each.error}</p>`}
-      ${isLast && !isRunning && each.tool_calls && html`<${ToolResults} calls=${each.tool_calls} answer=${answerCalls} />`}
-      ${each.role === "assistant" && !isWriting && html`<${Figures} answer=${each} />`}
-    </article>
-  `;
-}
-
-function ToolResults({ calls, answer }) {
-  const send = (event) => {
-    event.preventDefault();
-    const given = new FormData(event.target);
-    answer(calls.map((call, i) => message("tool", given.get(`result-${i}`), { tool_call_id: call.id })));
-  };
-  return html`
-    <form class="results" onSubmit=${send}>
-      ${calls.map((call, i) => html`<label>What ${call.name} returns<textarea name=${`result-${i}`} rows="2" required></textarea></label>`)}
-      <p class="buttons"><button class="main">Send results</button></p>
-    </form>
-  `;
-}
-
-function Figures({ answer }) {
-  const { usage, ttft_s, elapsed_s, finish } = answer;
-  const device = usage?.neuronserve;
-  const cached = usage?.prompt_tokens_details?.cached_tokens;
-  const figures = [
-    usage && ["tokens", `${count(usage.prompt_tokens)} in${cached ? ` (${count(cached)} cached)` : ""}, ${count(usage.completion_tokens)} out`],
-    device && ["on the part", seconds(device.device_seconds)],
-    device && ["cost", dollars(device.cost_usd)],
-    ttft_s != null && ["first token here", seconds(ttft_s)],
-    elapsed_s != null && ["whole", seconds(elapsed_s)],
-    finish && ["ended by", finish],
-  ];
-  return html`<dl class="figures">
-    ${figures.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
-    ${device?.is_extrapolated && html`<div><dt>model</dt><dd title="No measurement stands behind some of the modelled time">extrapolated</dd></div>`}
-  </dl>`;
 }
 
 function CodeDialog({ dialog, talk, draft, model }) {

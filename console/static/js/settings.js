@@ -23,6 +23,7 @@ export function Settings({ settings, set, models }) {
       <label>Model
         <select value=${settings.model} onChange=${input("model")}>
           ${models.map((name, i) => html`<option value=${i ? name : ""}>${name}</option>`)}
+          ${settings.model && !models.includes(settings.model) && html`<option value=${settings.model}>${settings.model} (not served here)</option>`}
         </select>
       </label>
       <label>System prompt<textarea rows="3" value=${settings.system} onInput=${input("system")}></textarea></label>
