@@ -15,10 +15,19 @@ IN_BROWSER = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
 ]
 Page = Any
+KEY, ADMIN = "sesame", "master"
 
 
 def go(page: Page, server: Server, name: str) -> None:
     page.goto(f"{server.url}/#/{name}")
+    page.locator(".lamp", has_text="ready").wait_for()
+
+
+def go_with_key(page: Page, server: Server, name: str) -> None:
+    """Open a page of a server that asks for a key."""
+    page.goto(f"{server.url}/#/{name}")
+    page.get_by_label("API key", exact=True).fill(KEY)
+    page.keyboard.press("Enter")
     page.locator(".lamp", has_text="ready").wait_for()
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.api.serving import Server, running_server, write_checkpoint
-from tests.console.browsing import CHROMIUM, Page
+from tests.console.browsing import ADMIN, CHROMIUM, KEY, Page
 from tests.console.checkpoint import write_echo_checkpoint
 
 PATIENCE_MS = 60_000
-KEYS = ("--api-key", "sesame", "--admin-api-key", "master")
+KEYS = ("--api-key", KEY, "--admin-api-key", ADMIN)
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,10 @@ import httpx
 import pytest
 
 from tests.api.serving import ROOT, Server, running_server
-from tests.console.browsing import IN_BROWSER, Page, go, say
+from tests.console.browsing import ADMIN, IN_BROWSER, KEY, Page, go, go_with_key, say
 
 AXE = Path(os.environ.get("AXE_JS", ROOT / ".venv/ui/node_modules/axe-core/axe.min.js"))
 PAGES = ("playground", "device", "cost", "requests", "planner")
-KEY, ADMIN = "sesame", "master"
 pytestmark = IN_BROWSER
 
 
@@ -34,10 +33,7 @@ def test_an_answer_streams_with_what_it_costs(page: Page, echo: Server) -> None:
 
 
 def test_a_stopped_answer_keeps_what_came(page: Page, slow: Server) -> None:
-    page.goto(f"{slow.url}/#/playground")
-    page.get_by_label("API key", exact=True).fill(KEY)
-    page.keyboard.press("Enter")
-    page.locator(".lamp", has_text="ready").wait_for()
+    go_with_key(page, slow, "playground")
     page.get_by_label("Message", exact=True).fill("go on and on")
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Stop").wait_for()
@@ -78,7 +74,7 @@ def test_the_request_is_shown_as_code_that_runs(page: Page, echo: Server) -> Non
     page.get_by_label("Temperature").fill("0.5")
     page.get_by_label("Message", exact=True).fill("hello")
     page.get_by_role("button", name="Show code").click()
-    page.get_by_role("button", name="Python").click()
+    page.get_by_role("button", name="Python", exact=True).click()
     source = page.locator("dialog.code code").inner_text()
     said: list[str] = []
     exec(source, {"print": lambda text, **_: said.append(text)})  # our own page wrote it

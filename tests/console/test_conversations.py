@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from tests.api.serving import Server
-from tests.console.browsing import IN_BROWSER, Page, go, say
+from tests.console.browsing import IN_BROWSER, Page, go, go_with_key, say
 
 pytestmark = IN_BROWSER
-KEY = "sesame"
 
 
 def names(page: Page) -> list[str]:
@@ -65,10 +64,7 @@ def test_conversations_are_found_renamed_and_deleted(page: Page, echo: Server) -
 
 
 def test_an_answer_goes_on_behind_another_conversation_and_is_kept_when_cut(page: Page, slow: Server) -> None:
-    page.goto(f"{slow.url}/#/playground")
-    page.get_by_label("API key", exact=True).fill(KEY)
-    page.keyboard.press("Enter")
-    page.locator(".lamp", has_text="ready").wait_for()
+    go_with_key(page, slow, "playground")
     page.get_by_label("Message", exact=True).fill("a long story")
     page.keyboard.press("Enter")
     length = "document.querySelector('article.assistant .text')?.textContent.length ?? 0"
