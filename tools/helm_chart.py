@@ -1,9 +1,9 @@
 """Parts of the Helm chart that follow from the code: `python -m tools.helm_chart` writes them, --check only compares.
 
 values.schema.json gets the catalogue's instances, the tensor-parallel degrees that each allows, the buckets that an
-objective may be, and the required keys. files/devices.json gets the cores of each instance. README.md gets the table of
-values, made of the comments `# --` of values.yaml. deploy/grafana/dashboard.json is the chart's dashboard with its
-default objectives, for Grafana's own import.
+objective may be, and the required keys. files/devices.json gets the cores of each instance, files/alerts.json the
+alerts of the PrometheusRule. README.md gets the table of values, made of the comments `# --` of values.yaml.
+deploy/grafana/dashboard.json is the chart's dashboard with its default objectives, for Grafana's own import.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from neuronserve.planner.emit.alerts import ALERTS
 from neuronserve.server.api.telemetry.families import BETWEEN_TOKENS, FIRST_TOKEN
 from neuronserve.server.device.catalog import INSTANCES
 
@@ -60,6 +61,20 @@ def with_required(schema: dict[str, Any], values: dict[str, Any]) -> dict[str, A
 def devices() -> dict[str, dict[str, int]]:
     """Return the facts of each instance for the templates: its NeuronCores, and those of one device."""
     return {each.name: {"cores": each.num_cores, "coresPerDevice": each.chip.cores_per_chip} for each in INSTANCES}
+
+
+def alerts() -> list[dict[str, str]]:
+    """Return the alerts as the template of the PrometheusRule reads them."""
+    return [
+        {
+            "alert": f"Neuronserve{each.name}",
+            "expr": each.query,
+            "for": f"{each.pending_s // 60}m",
+            "severity": each.severity,
+            "summary": each.summary,
+        }
+        for each in ALERTS
+    ]
 
 
 def described(text: str) -> Iterator[tuple[str, str]]:
@@ -112,6 +127,7 @@ def generated() -> dict[Path, str]:
     return {
         schema: json.dumps(with_required(facts, values), indent=2) + "\n",
         DASHBOARD: dashboard((CHART / "files" / "dashboard.json").read_text(), values),
+        CHART / "files" / "alerts.json": json.dumps(alerts(), indent=2) + "\n",
         CHART / "files" / "devices.json": json.dumps(devices(), indent=2) + "\n",
         readme: f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}",
     }
