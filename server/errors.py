@@ -8,7 +8,6 @@ NeuronserveError
 │   │   ├── DeviceMemoryError     the model does not fit on the accelerator; carries the account
 │   │   └── KnownFailure          reports say that a real accelerator does not run it (--strict-device)
 │   ├── HostMemoryError           the host has less memory than the emulation needs
-│   ├── CannotPlace               a Ray cluster has no room for the replicas; carries the account
 │   ├── AdapterSlotsFull          more LoRA adapters than there is room for
 │   ├── EngineLost                an engine died while it served: exit code 1 at the server's end
 │   └── ReplicaEnded              a replica of --replicas died again and again: exit code 1
@@ -39,8 +38,8 @@ NeuronserveError
     ├── EngineDead                503: the engine process has ended
     └── StorageFull               507: nothing more can be stored
 
-Errors of one room stay there: `ChatError`, `Unreachable`, `ReplicaLost`, `ModelChanged`,
-`StageLost`, `ClientFailed`, `CassetteError`, `NotRecorded`, `UpstreamFailed`, `InjectedError`, `InjectedLimit`.
+Errors of one room stay there: `ChatError`, `Unreachable`, `CannotPlace`, `ReplicaLost`, `ModelChanged`, `StageLost`,
+`ClientFailed`, `CassetteError`, `NotRecorded`, `UpstreamFailed`, `InjectedError`, `InjectedLimit`.
 """
 
 from __future__ import annotations
@@ -82,10 +81,6 @@ class KnownFailure(DeviceError):
 
 class HostMemoryError(StartError):
     """The host that runs the emulation has too little memory, whatever the emulated accelerator has."""
-
-
-class CannotPlace(StartError):
-    """The nodes of a Ray cluster have no room for the replicas. The message holds the account."""
 
 
 class AdapterSlotsFull(StartError):

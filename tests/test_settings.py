@@ -15,6 +15,7 @@ from neuronserve.planner.plan.options import PlanOptions
 from neuronserve.planner.settings.plan import PlanSettings
 from neuronserve.planner.settings.simulate import SimulateSettings
 from neuronserve.planner.simulate.autoscaling import Autoscaling
+from neuronserve.planner.simulate.failures import Failures
 from neuronserve.planner.simulate.options import SimulationOptions, Slo
 from neuronserve.server.api.config import ApiConfig, StoreConfig
 from neuronserve.server.config import DataParallel, EngineConfig, RuntimeCores
@@ -217,7 +218,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"calibration", "check", "disaggregate", "emit", "emit_row", "gpus", "picture", "wide", "serve", "host", "port"},
     SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
     | {"calibration", "num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"}
-    | {"context_encoding_buckets", "token_generation_buckets", "speculative_config"},
+    | {"context_encoding_buckets", "token_generation_buckets", "speculative_config", "sample"},
 }
 
 
@@ -226,7 +227,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     [
         (ServeSettings, (EngineConfig, ApiConfig, StoreConfig, MediaConfig)),
         (PlanSettings, (PlanOptions,)),
-        (SimulateSettings, (SimulationOptions, SyntheticWorkload, Arrivals, Slo, Autoscaling)),
+        (SimulateSettings, (SimulationOptions, SyntheticWorkload, Arrivals, Slo, Autoscaling, Failures)),
     ],
 )
 def test_each_setting_is_a_field_of_a_slice_or_named_as_another(kind: type[Settings], slices: tuple[Any, ...]) -> None:

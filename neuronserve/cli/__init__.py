@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from neuronserve.cli import client_tests, commands, pipeline, route
+from neuronserve.cli import client_tests, commands, launch, pipeline, route
 from neuronserve.cli.call import Call, Parser
 from neuronserve.cli.ending import INTERRUPTED, leave
 from neuronserve.server import __version__
@@ -91,7 +91,7 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     "validate": (commands.validate, "hold predictions against published measurements: errors, bands, what is unknown"),
     "observe": (commands.observe, "fit the cost model to your own endpoint, for plan --calibration"),
     "chat": (commands.chat, "talk to a running server, or to any endpoint with OpenAI's API"),
-    "launch": (commands.launch, "start a coding agent (claude, codex) on a running server"),
+    "launch": (launch.launch, "start a coding agent (claude, codex) on a running server"),
     "ls": (commands.ls, "list the emulated devices and their users, as neuron-ls does"),
     "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
     "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),

@@ -218,25 +218,6 @@ def chat(call: Call) -> None:
     run_chat(endpoint, settings.model, settings.system, settings.sampling)
 
 
-def launch(call: Call) -> None:
-    """Start a coding agent on a running server. What stands behind `--` is the agent's."""
-    from dataclasses import replace
-
-    from neuronserve.server.chat.agents import launch_of, start
-    from neuronserve.server.chat.endpoint import ChatEndpoint
-    from neuronserve.server.settings.chat import LaunchSettings
-    from neuronserve.server.settings.sources import process_environment
-
-    own, args = call.divided
-    settings = replace(call, argv=own).settings(LaunchSettings)
-    endpoint = ChatEndpoint(settings.url, settings.api_key, timeout_s=30)
-    found = launch_of(settings.agent, endpoint, settings.model, settings.api_key, args)
-    if settings.dry_run:
-        print(found.text)
-    else:
-        start(found, process_environment())
-
-
 def ls(call: Call) -> None:
     """List the devices of the emulated instance, and the processes that use them."""
     from neuronserve.server.monitor.neuron_ls import run_ls

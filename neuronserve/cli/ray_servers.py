@@ -12,10 +12,10 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from ray.util import placement_group, remove_placement_group
 
-from neuronserve.server.errors import CannotPlace, StartError
+from neuronserve.server.errors import StartError
 from neuronserve.server.ray.app import APP, Plan, servers_of
 from neuronserve.server.ray.members import follow
-from neuronserve.server.ray.placement import Room
+from neuronserve.server.ray.placement import CannotPlace, Room
 from neuronserve.server.route.fleet import Fleet
 
 log = logging.getLogger("neuronserve.ray")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...server.clock import NS
 from .failures import SPOT_NOTICE_NS, Event, Fates
 from .fleet import EngineT, Fleet, Replica, first_of
-from .records import NEVER
+from .records import NEVER, Records
+from .statistics import Spread
+
+MS = 1e-6  # of a nanosecond
 
 
 class Losses(NamedTuple):
@@ -30,6 +33,12 @@ class FailingFleet(Fleet[EngineT]):
         self._num_missing = 0  # lost ones in whose place none was launched yet
         self._num_live = self._num_spot = 0  # replicas that are not gone
         self._in_zone = dict.fromkeys(range(self._options.num_zones), 0)  # replicas of each zone that is up
+
+    def as_json(self, records: Records) -> dict[str, Any]:
+        """Return what failed, and what became of requests; one that lost two engines has moved twice."""
+        moved = {f"moved_{name}": records.moved[name] for name in ("requests", "tokens")}
+        ends = {"ends": dict(self.ends), "longest_pause_ms": max(records.pauses, default=0) * MS}
+        return moved | ends | Spread.of_counts(records.pauses, MS).as_json("pause")
 
     @property
     def is_changing(self) -> bool:

@@ -73,9 +73,8 @@ class SimulationReport:
     @cached_property
     def overload(self) -> Overload | None:
         """Arrivals that the deployment could not keep up with; None if it did, or if clients wait for answers."""
-        if self.options.max_concurrency is not None or not self.completed:
-            return None
-        return overload_of(self._sent, self._finish, self.options.max_num_seqs * len(self.engines))
+        is_open = self.options.max_concurrency is None and self.completed
+        return overload_of(self._sent, self._finish, self.options.max_num_seqs * len(self.engines)) if is_open else None
 
     @cached_property
     def total_input_tokens(self) -> int:
@@ -117,8 +116,7 @@ class SimulationReport:
     @cached_property
     def bill(self) -> Bill:
         """Bill of the replicas from the first arrival to the last token."""
-        options, start_ns = self.options, int(self.options.workload.arrival_ns[0])
-        return Bill(options, self.fleet.replicas, start_ns, self.duration_s)
+        return Bill(self.options, self.fleet.replicas, int(self.options.workload.arrival_ns[0]), self.duration_s)
 
     @cached_property
     def cost(self) -> Cost:
@@ -289,11 +287,9 @@ class SimulationReport:
         """Return what failed; None if no failures are simulated. A request that lost two engines has moved twice."""
         if not isinstance(self.fleet, FailingFleet):
             return None
-        records = self.records
-        found: dict[str, Any] = {f"moved_{name}": records.moved[name] for name in ("requests", "tokens")}
-        found |= {"ends": dict(self.fleet.ends), "longest_pause_ms": max(records.pauses, default=0) * MS}
+        found = self.fleet.as_json(self.records)
         found |= {"spot_hours": self.bill.spot_ns / NS / HOUR_S, "replica_hours": self.bill.replica_hours}
-        return asdict(self.options.failures) | found | Spread.of_counts(records.pauses, MS).as_json("pause")
+        return asdict(self.options.failures) | found
 
     def _per_second(self, count: int) -> float:
         return count / self.duration_s if self.duration_s else 0.0

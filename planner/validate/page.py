@@ -64,7 +64,7 @@ def summary(release: Release, calibration: Calibration) -> dict[str, Section]:
         "short": Section("In short", items=tuple(short(release))),
         "unseen": unseen(release),
         "left_out": left_out(release),
-        "releases": earlier(releases()),
+        "releases": earlier(releases()[:-1]),  # the last one is the page's
         "unknown": Section("What is not known", items=tuple(unknown(release, calibration))),
     }
 
@@ -235,7 +235,8 @@ def unknown(release: Release, calibration: Calibration) -> Iterable[str]:
     wide = [f"{name} {percent(share)}" for name, share in shares.items() if share > HELD + MARGIN]
     for what, found in (("fewer", narrow), ("more", wide)):
         if found:
-            yield f"Bands that hold {what} rows than the promised {HELD:.0%}: {'; '.join(found)}."
+            shown = "; ".join(found) if found is narrow else f"{len(found)} of {len(shares)} groups"
+            yield f"Bands that hold {what} rows than the promised {HELD:.0%}: {shown}."
     bare = sorted({phase_of(name) for name, each in release.groups.items() if not _has_band(each)})
     if bare:
         yield f"Figures without a band: {', '.join(PHASES.get(name, name) for name in bare)}."

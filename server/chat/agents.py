@@ -15,10 +15,6 @@ from .endpoint import ChatEndpoint
 NO_KEY = "none"  # agents want some key
 
 
-class AgentMissing(StartError):
-    """The agent's command is not installed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Agent:
     """Variables and flags with places for `url` (without /v1), `model` and `key`."""
@@ -77,11 +73,11 @@ def launch_of(name: str, endpoint: ChatEndpoint, model: str | None, key: str | N
 
 
 def start(launch: Launch, environment: Mapping[str, str]) -> NoReturn:
-    """Become the agent, with the launch's variables beside `environment`. Raises AgentMissing."""
+    """Become the agent, with the launch's variables beside `environment`. Raises StartError if it is not installed."""
     name = launch.command[0]
     program = shutil.which(name, path=environment.get("PATH"))
     if program is None:
-        raise AgentMissing(
+        raise StartError(
             f"{name} is not installed: npm install -g {AGENTS[name].package}, or --dry-run shows what it needs"
         )
     os.execve(program, launch.command, {**environment, **launch.variables})

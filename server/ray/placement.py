@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CannotPlace
+from ..errors import StartError
 from ..host.memory import GIB
 from ..settings.serve import ServeSettings
 
 PROCESSES_BYTES = GIB  # of a server's processes beside the emulated accelerator's memory
 WEIGHTS = frozenset({".safetensors", ".gguf"})
 OTHERS_SHARE = 4  # buffers and the least KV cache take less than the weights divided by this
+
+
+class CannotPlace(StartError):
+    """The nodes of a cluster have no room for the replicas. The message holds the account."""
 
 
 @dataclass(frozen=True, slots=True)

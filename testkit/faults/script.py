@@ -15,12 +15,6 @@ from .rules import Answer, Body, FaultConfig, Injection, Injections
 log = logging.getLogger("neuronserve.faults")
 
 
-class ScriptFailed(InvalidRequest):
-    """The script has no usable answer for a request."""
-
-    code = "script_failed"
-
-
 class Scripts:
     """Answers and faults in force. Those that a test has added come before those of the file, the newest first."""
 
@@ -45,7 +39,7 @@ class Scripts:
         return self._added.pop(number, None) is not None
 
     def answer(self, path: str, headers: Mapping[str, str], body: Body) -> Scripted | None:
-        """Return the answer of a request. Raises ScriptFailed for one that the function cannot give."""
+        """Return the answer of a request. Raises InvalidRequest for one that the function cannot give."""
         for rules in self._in_force():
             found = rules.answers.drawn(path, headers, body)
             if found is not None and isinstance(found.rule, Answer):
@@ -57,7 +51,8 @@ class Scripts:
             given = self._function(dict(body))
             return None if given is None else scripted(given)
         except Exception as error:
-            raise ScriptFailed(f"script: answer(request) failed: {type(error).__name__}: {error}") from error
+            why = f"script: answer(request) failed: {type(error).__name__}: {error}"
+            raise InvalidRequest(why, code="script_failed") from error
 
     def fault(self, path: str, headers: Mapping[str, str], body: Body) -> Injection | None:
         """Return the fault of a request, if any."""

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from neuronserve.server.errors import CannotPlace, SettingsError
+from neuronserve.server.errors import SettingsError
 from neuronserve.server.host.memory import GIB
-from neuronserve.server.ray.placement import Room, require_room, room_of
+from neuronserve.server.ray.placement import CannotPlace, Room, require_room, room_of
 from neuronserve.server.settings.replicas import given
 from neuronserve.server.settings.serve import ServeSettings
 from neuronserve.server.settings.sources import load_settings
