@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +62,6 @@ def with_required(schema: dict[str, Any], values: dict[str, Any]) -> dict[str, A
 def devices() -> dict[str, dict[str, int]]:
     """Return the facts of each instance for the templates: its NeuronCores, and those of one device."""
     return {each.name: {"cores": each.num_cores, "coresPerDevice": each.chip.cores_per_chip} for each in INSTANCES}
-
-
-def alerts() -> list[dict[str, str]]:
-    """Return the alerts as the template of the PrometheusRule reads them."""
-    return [
-        {
-            "alert": f"Neuronserve{each.name}",
-            "expr": each.query,
-            "for": f"{each.pending_s // 60}m",
-            "severity": each.severity,
-            "summary": each.summary,
-        }
-        for each in ALERTS
-    ]
 
 
 def described(text: str) -> Iterator[tuple[str, str]]:
@@ -127,7 +114,7 @@ def generated() -> dict[Path, str]:
     return {
         schema: json.dumps(with_required(facts, values), indent=2) + "\n",
         DASHBOARD: dashboard((CHART / "files" / "dashboard.json").read_text(), values),
-        CHART / "files" / "alerts.json": json.dumps(alerts(), indent=2) + "\n",
+        CHART / "files" / "alerts.json": json.dumps([asdict(each) for each in ALERTS], indent=2) + "\n",
         CHART / "files" / "devices.json": json.dumps(devices(), indent=2) + "\n",
         readme: f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}",
     }

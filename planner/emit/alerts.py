@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
 MAX_WAITING = 20  # default of the chart's value
 
@@ -20,7 +19,7 @@ class Alert:
     """
 
     name: str
-    severity: Literal["critical", "warning"]
+    severity: str
     pending_s: int
     query: str
     summary: str

@@ -27,12 +27,13 @@ _READ = 'file("${path.module}/%s")'  # of this folder
 _FOLDER = "/etc/neuron-serving"
 _IMAGE = "/aws/service/ecs/optimized-ami/amazon-linux-2023/neuron/recommended/image_id"
 _POLICIES = {"ecs": "service-role/AmazonEC2ContainerServiceforEC2Role", "agent": "CloudWatchAgentServerPolicy"}
-_TRUST = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "ec2.amazonaws.com"}}
+_MAY = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "ec2.amazonaws.com"}}
+_TRUST = json.dumps({"Version": "2012-10-17", "Statement": [_MAY]})
 _CONTROL = "/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl -a fetch-config -m ec2 -s -c file:"
+_ROLE = "${aws_iam_role.this.name}"
 _EVERY_S = 60  # between scrapes, and between evaluations of an alarm
 _MARKETS = {"spot": "spot", "capacity_block": "capacity-block"}
 _ROOM_GIB = 100  # of the disk for system and image; weights are there twice, as a checkpoint and compiled
-_PROVIDER = {"source": "hashicorp/aws", "version": ">= 6.43"}
 
 
 def agent(d: Deployment) -> Block | LeftOut:
@@ -72,12 +73,11 @@ def main(d: Deployment) -> Block | LeftOut:
     task = aws.task_definition(d)
     if isinstance(task, LeftOut):
         return task
-    lists = {"subnet_ids": "of the instances, with a way to the internet", "security_group_ids": "of the instances"}
-    role = "${aws_iam_role.this.name}"
-    policies = {name: {"role": role, "policy_arn": f"arn:aws:iam::aws:policy/{p}"} for name, p in _POLICIES.items()}
-    resources = {**_instances(d, role), **_service(d, task)}
+    lists = {"subnet_ids": "with a way to the internet", "security_group_ids": "of the instances"}
+    policies = {name: {"role": _ROLE, "policy_arn": f"arn:aws:iam::aws:policy/{p}"} for name, p in _POLICIES.items()}
+    resources = {**_instances(d), **_service(d, task)}
     return {
-        "terraform": {"required_providers": {"aws": _PROVIDER}},
+        "terraform": {"required_providers": {"aws": {"source": "hashicorp/aws", "version": ">= 6.43"}}},
         "provider": {"aws": {"region": d.part.prices.region}},
         "variable": {name: {"type": "list(string)", "description": what} for name, what in lists.items()},
         "data": {"aws_ssm_parameter": {"image": {"name": _IMAGE}}},
@@ -99,9 +99,8 @@ def _cloud_config() -> Block:
     }
 
 
-def _instances(d: Deployment, role: str) -> Block:
+def _instances(d: Deployment) -> Block:
     """Return the group of the planned instances, neither more nor fewer, and what it starts them with."""
-    trust = {"Version": "2012-10-17", "Statement": [_TRUST]}
     disk = {"volume_size": _ROOM_GIB + 2 * -(-d.checkpoint_bytes // GIB), "volume_type": "gp3", "encrypted": True}
     template: Block = {
         "name_prefix": f"{d.name}-",
@@ -118,8 +117,8 @@ def _instances(d: Deployment, role: str) -> Block:
         block = {"capacity_reservation_id": "<CAPACITY_RESERVATION_ID>"}
         template["capacity_reservation_specification"] = {"capacity_reservation_target": block}
     return {
-        "aws_iam_role": {"name_prefix": f"{d.name[:37]}-", "assume_role_policy": json.dumps(trust)},
-        "aws_iam_instance_profile": {"name_prefix": f"{d.name}-", "role": role},
+        "aws_iam_role": {"name_prefix": f"{d.name[:37]}-", "assume_role_policy": _TRUST},
+        "aws_iam_instance_profile": {"name_prefix": f"{d.name}-", "role": _ROLE},
         "aws_launch_template": template,
         "aws_autoscaling_group": {
             "name": d.name,
