@@ -16,10 +16,10 @@ from neuronserve.planner.emit.alerts import ALERTS, MAX_WAITING
 from neuronserve.planner.emit.deployment import Deployment
 from neuronserve.planner.emit.targets import rendered
 from neuronserve.server.api.telemetry.families import FAMILIES
-from tests.planner.emit_cases import CASES, rows
-from tests.planner.test_emit_schemas import service_model
+from tests.planner.emit_cases import CASES
+from tests.planner.test_emit_schemas import ROWS, service_model
 
-WRITTEN = [(d, texts) for d in rows() if "main.tf.json" in (texts := rendered(d).texts)]
+WRITTEN = [(d, texts) for d in ROWS if "main.tf.json" in (texts := rendered(d).texts)]
 BLOCK = replace(CASES["inf2"], price_basis="capacity_block")
 
 
@@ -46,7 +46,7 @@ def template(d: Deployment) -> dict[str, Any]:
 
 def test_terraform_is_written_where_the_task_is() -> None:
     names = {"main.tf.json", "alarms.tf.json", "cloudwatch-agent.json", "prometheus.yaml"}
-    for d in rows():
+    for d in ROWS:
         files = rendered(d)
         assert names <= (files.texts if "ecs-task-definition.json" in files.texts else files.left_out).keys()
     assert len(WRITTEN) > 5
