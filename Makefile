@@ -8,7 +8,7 @@ WORKERS ?= 2
 PACE ?= device
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-slow test-all oldest-test ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs docs-check format load helm-test helm-golden image-test lock release clean
+.PHONY: serve test test-slow test-all oldest-test ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs docs-check format load fidelity helm-test helm-golden image-test lock release clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -92,6 +92,10 @@ $(VENV)/.docs: docs/requirements.txt | $(VENV)/bin/python
 # The tables of docs/ against the code: also those that take minutes.
 docs-check: $(VENV)/.test
 	$(BIN)/python -m tools.doc_tables --check
+
+# Shares of OpenAI's API, of vLLM's cases and of Neuron's published rows that are kept, failures by name: dist/fidelity.md.
+fidelity: $(VENV)/.test
+	$(BIN)/python -m tools.fidelity
 
 format: $(VENV)/.test
 	$(BIN)/ruff format .

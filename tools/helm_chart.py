@@ -1,9 +1,9 @@
 """Parts of the Helm chart that follow from the code: `python -m tools.helm_chart` writes them, --check only compares.
 
 values.schema.json gets the catalogue's instances, the tensor-parallel degrees that each allows, the buckets that an
-objective may be, and the required keys. files/devices.json gets the cores of each instance. README.md gets the table of
-values, made of the comments `# --` of values.yaml. deploy/grafana/dashboard.json is the chart's dashboard with its
-default objectives, for Grafana's own import.
+objective may be, and the required keys. files/devices.json gets the cores of each instance, files/alerts.json the
+alerts of the PrometheusRule. README.md gets the table of values, made of the comments `# --` of values.yaml.
+deploy/grafana/dashboard.json is the chart's dashboard with its default objectives, for Grafana's own import.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
+from neuronserve.planner.emit.alerts import ALERTS
 from neuronserve.server.api.telemetry.families import BETWEEN_TOKENS, FIRST_TOKEN
 from neuronserve.server.device.catalog import INSTANCES
 
@@ -112,6 +114,7 @@ def generated() -> dict[Path, str]:
     return {
         schema: json.dumps(with_required(facts, values), indent=2) + "\n",
         DASHBOARD: dashboard((CHART / "files" / "dashboard.json").read_text(), values),
+        CHART / "files" / "alerts.json": json.dumps([asdict(each) for each in ALERTS], indent=2) + "\n",
         CHART / "files" / "devices.json": json.dumps(devices(), indent=2) + "\n",
         readme: f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}",
     }

@@ -98,7 +98,6 @@ def task_definition(d: Deployment) -> dict[str, Any] | LeftOut:
     }
 
 
-_MIB = 2**20
 _VARIANT = "neuron"
 _LONGEST_START_S = 3600  # the most that the service allows; a first start compiles
 Request = dict[str, Any]

@@ -14,6 +14,7 @@ PLACEHOLDERS = {
     "<QUANTIZED_CHECKPOINT>": "path of the 8-bit weights that NxD Inference's `save_quantized_state_dict` has written",
     "<IMAGE_URI>": "the image that `Dockerfile` makes, in a private registry, which is all that SageMaker takes",
     "<EXECUTION_ROLE_ARN>": "role that SageMaker takes on",
+    "<CAPACITY_RESERVATION_ID>": "the capacity block that the instances start in",
 }
 
 # Command of each file; shown if the file was written.
@@ -26,6 +27,7 @@ _COMMANDS = {
     "helm-neuron.yaml": "helm install rehearsal helm/ -f helm-neuron.yaml",
     "Dockerfile": "docker build --build-arg BASE_IMAGE=... .",
     "ecs-task-definition.json": "aws ecs register-task-definition --cli-input-json file://ecs-task-definition.json",
+    "main.tf.json": "terraform init && terraform apply # asks for subnets and security groups; makes no load balancer",
     "sagemaker-model.json": "aws sagemaker create-model --cli-input-json file://sagemaker-model.json",
     "sagemaker-endpoint-config.json": "aws sagemaker create-endpoint-config --cli-input-json "
     "file://sagemaker-endpoint-config.json\n"

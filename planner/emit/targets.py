@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from . import aws, kubernetes, neuronserve, scenario, vllm_neuron, vllm_nxdi
+from . import aws, kubernetes, neuronserve, scenario, terraform, vllm_neuron, vllm_nxdi
 from .deployment import Deployment, LeftOut
 
 Content = str | dict[str, Any] | LeftOut
@@ -35,7 +35,11 @@ TARGETS = (
     Target("helm-neuron.yaml", kubernetes.on_nodes, "values of the chart: on nodes of the instance type"),
     Target("karpenter-nodepool.yaml", kubernetes.node_pool, "NodePool that starts such nodes"),
     Target("Dockerfile", aws.dockerfile, "image for ECS and SageMaker: the script on a base image of yours"),
-    Target("ecs-task-definition.json", aws.task_definition, "task that takes one instance"),
+    Target(terraform.TASK, aws.task_definition, "task that takes one instance"),
+    Target("main.tf.json", terraform.main, "Terraform: a launch template, a group of instances, and the task on each"),
+    Target("alarms.tf.json", terraform.alarms, "Terraform: the chart's alerts as CloudWatch alarms"),
+    Target(terraform.AGENT, terraform.agent, "CloudWatch agent of an instance"),
+    Target(terraform.SCRAPES, terraform.scrapes, "what it scrapes"),
     Target("sagemaker-model.json", aws.model, "CreateModel"),
     Target("sagemaker-endpoint-config.json", aws.endpoint_config, "CreateEndpointConfig"),
     Target("sagemaker-inference-component.json", aws.inference_component, "CreateInferenceComponent: the copies"),
