@@ -125,6 +125,7 @@ def test_the_table_has_what_every_endpoint_may_be_sent(pages: dict[str, Any]) ->
     taking_bodies = {path for path in pages for kind in pages[path].values() if "requestBody" in kind}
     forms = {"/v1/files", "/v1/messages/count_tokens", MESSAGES}  # in `test_batches.py`, and NAMED
     forms.add("/v1/messages/batches")  # in `test_message_batches.py`
+    forms |= {f"/api/{name}" for name in ("chat", "generate", "embed", "embeddings", "show")}  # in `test_ollama.py`
     forms |= {"/v1/audio/transcriptions", "/v1/audio/translations"}  # in `test_audio.py`
     assert taking_bodies - forms <= {bad.path for bad in BAD_REQUESTS}
     assert len(BAD_REQUESTS) + len(NAMED) + len(BAD_PATHS) >= 400

@@ -145,9 +145,18 @@ def test_keys_guard_all_but_probes(checkpoint: Path) -> None:
                 assert response.json()["error"]["code"] == "invalid_api_key"
         assert httpx.post(server.url + TEXT, json=LONG).status_code == 401
         assert httpx.post(server.url + "/admin/restart-engine").status_code == 401
-        for path in ("/metrics", "/inventory", "/docs", "/openapi.json", "/tokenizer_info", "/console/events"):
+        for path in ("/metrics", "/inventory", "/tokenizer_info", "/console/events"):
             assert status(server.url, path) == 401
-        for path in ("/health/ready", "/health/live", "/version", "/load", "/", "/static/js/console.js"):
+        for path in (
+            "/health/ready",
+            "/health/live",
+            "/version",
+            "/load",
+            "/",
+            "/static/js/console.js",
+            "/docs",
+            "/openapi.json",
+        ):
             assert status(server.url, path) == 200
 
 

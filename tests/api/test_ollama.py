@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ GREEDY = {"temperature": 0, "num_predict": 24}
 
 
 @pytest.fixture(scope="module")
-def asked(real_server: Server) -> ollama.Client:
-    return ollama.Client(real_server.url)
+def asked(real_server: Server) -> Iterator[ollama.Client]:
+    with ollama.Client(real_server.url) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
-def plain(real_server: Server) -> httpx.Client:
-    return httpx.Client(base_url=real_server.url, timeout=60)
+def plain(real_server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=real_server.url, timeout=60) as client:
+        yield client
 
 
 def openai_text(plain: httpx.Client, **given: Any) -> str:
@@ -160,5 +163,5 @@ def test_a_key_is_asked_for(checkpoint: Path) -> None:
         assert httpx.get(f"{server.url}/api/version").status_code == 200
         refused = httpx.get(f"{server.url}/api/tags")
         assert (refused.status_code, list(refused.json())) == (401, ["error"])
-        client = ollama.Client(server.url, headers={"Authorization": "Bearer a-secret-key"})
-        assert client.list().models
+        with ollama.Client(server.url, headers={"Authorization": "Bearer a-secret-key"}) as client:
+            assert client.list().models

@@ -83,5 +83,8 @@ def test_the_version_of_the_labels_and_the_chart_is_the_projects() -> None:
 
 
 def test_the_health_check_asks_a_route_that_exists() -> None:
-    (path,) = re.findall(r"\{os\.environ\['NEURONSERVE_PORT'\]\}(/[\w/]+)", DOCKERFILE)
+    probe = ROOT / "deploy" / "healthcheck.py"
+    assert "COPY" in DOCKERFILE
+    assert f"/opt/{probe.name}" in DOCKERFILE
+    (path,) = re.findall(r"127\.0\.0\.1:\{port\}(/[\w/]+)", probe.read_text())
     assert path in {route.path for route in router.routes}  # type: ignore[attr-defined]

@@ -81,6 +81,13 @@ def _multiply_unsigned_pairs(builder: Any, left: Any, right: Any) -> Any:
     return builder.trunc(sums, _of(_I16, sums))
 
 
+def _with_signs(builder: Any, bytes_: Any, signs: Any) -> Any:
+    """Emulate VPSIGNB: bytes by the signs of others, 0 where those are 0."""
+    zero = _all(signs.type, 0)
+    negated = builder.select(builder.icmp_signed("<", signs, zero), builder.sub(zero, bytes_), bytes_)
+    return builder.select(builder.icmp_signed("==", signs, zero), zero, negated)
+
+
 def _floats(builder: Any, halves: Any) -> Any:
     """Return bfloat16 as float32."""
     bits = builder.zext(builder.bitcast(halves, _of(_I16, halves)), _of(_I32, halves))
@@ -282,6 +289,7 @@ EMULATED: dict[str, Emit] = {
     "llvm.x86.avx2.pmadd.wd": _multiply_pairs,
     "llvm.x86.avx2.pmadd.ub.sw": _multiply_unsigned_pairs,
     "llvm.x86.avx2.pshuf.b": _look_up,
+    "llvm.x86.avx2.psign.b": _with_signs,
     "llvm.x86.avx512.pmaddw.d.512": _multiply_pairs,
     "llvm.x86.avx512.vpdpbusd.256": _dot_integers(4, is_left_signed=False),
     "llvm.x86.avx512.vpdpbusd.512": _dot_integers(4, is_left_signed=False),

@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
+from neuronserve.server.route.picker.envoy import (
+    FULL_DUPLEX_STREAMED,
+    OVERWRITE_IF_EXISTS_OR_ADD,
+    ProcessingRequest,
+    ProcessingResponse,
+)
 from tests.api.serving import PATIENCE_S, Server, command, environment, running
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 DESTINATION = "x-gateway-destination-endpoint"
-DUPLEX = ProcessingMode.FULL_DUPLEX_STREAMED
+DUPLEX = FULL_DUPLEX_STREAMED
 
 
 @dataclass
@@ -50,7 +54,7 @@ class Gateway:
     """One HTTP request through a gateway."""
 
     def __init__(self, channel: Any) -> None:
-        self._asked: queue.SimpleQueue[ProcessingRequest | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
         call = channel.stream_stream(
             f"/{SERVICE}/Process", ProcessingRequest.SerializeToString, ProcessingResponse.FromString
         )
@@ -71,7 +75,7 @@ class Gateway:
         message.protocol_config.request_body_mode, message.protocol_config.response_body_mode = modes
         if subset is not None:
             hint = {f"{DESTINATION}-subset": subset}
-            message.metadata_context.filter_metadata["envoy.lb.subset_hint"].update(hint)
+            message.metadata_context.filter_metadata.add(key="envoy.lb.subset_hint").value.update(hint)
         self._asked.put(message)
         for number, part in enumerate(body, 1):
             self.send("request_body", body=part, end_of_stream=is_end and number == len(body))
@@ -83,7 +87,7 @@ class Gateway:
         message = ProcessingRequest()
         self._fill(message.response_headers, [(":status", str(status)), ("content-type", kind)], is_end)
         if served:
-            message.metadata_context.filter_metadata["envoy.lb"].update({f"{DESTINATION}-served": served})
+            message.metadata_context.filter_metadata.add(key="envoy.lb").value.update({f"{DESTINATION}-served": served})
         self._asked.put(message)
 
     def send(self, kind: str, **fields: Any) -> None:
@@ -94,7 +98,7 @@ class Gateway:
             setattr(getattr(message, kind), name, value)
         self._asked.put(message)
 
-    def next(self) -> ProcessingResponse:
+    def next(self) -> Any:
         return next(self.answers)
 
     def chosen(self) -> list[str]:
@@ -102,7 +106,7 @@ class Gateway:
         answer = self.next()
         assert answer.WhichOneof("response") == "request_headers", answer
         (option,) = answer.request_headers.response.header_mutation.set_headers
-        assert (option.header.key, option.append_action) == (DESTINATION, option.OVERWRITE_IF_EXISTS_OR_ADD)
+        assert (option.header.key, option.append_action) == (DESTINATION, OVERWRITE_IF_EXISTS_OR_ADD)
         assert answer.request_headers.response.clear_route_cache
         named = answer.dynamic_metadata["envoy.lb"][DESTINATION]
         assert option.header.raw_value == named.encode()

@@ -15,10 +15,10 @@ from typing import Any
 
 import grpc
 import pytest
-from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from neuronserve.server.errors import SettingsError
+from neuronserve.server.route.picker.envoy import BODY_MODES
 from neuronserve.server.route.picker.server import pick
 from neuronserve.server.settings.route import PickSettings
 from neuronserve.server.settings.sources import load_settings
@@ -181,11 +181,13 @@ def test_a_replica_that_answers_in_anothers_place_gets_its_tokens(
     until(lambda: set(metric(picker.metrics_url, UP).values()) == {1})  # the first was suspected, and has been probed
 
 
-@pytest.mark.parametrize("modes", [(ProcessingMode.BUFFERED, DUPLEX), (DUPLEX, ProcessingMode.STREAMED), (0, 0)])
+@pytest.mark.parametrize(
+    "modes", [(BODY_MODES.index("BUFFERED"), DUPLEX), (DUPLEX, BODY_MODES.index("STREAMED")), (0, 0)]
+)
 def test_other_body_modes_are_refused_by_name(ask: Callable[..., Gateway], modes: tuple[int, int]) -> None:
     status, _, body = ask(PROMPT, modes=modes).refused()
     assert status == 503
-    assert f"{ProcessingMode.BodySendMode.Name(modes[0])} and" in body
+    assert f"{BODY_MODES[modes[0]]} and" in body
     assert "FULL_DUPLEX_STREAMED" in body
 
 

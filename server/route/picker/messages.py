@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from envoy.config.core.v3.base_pb2 import HeaderValueOption
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
-
 from ...api.errors import error_response
 from ...errors import RequestError
+from .envoy import OVERWRITE_IF_EXISTS_OR_ADD, ProcessingResponse
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 DESTINATION = "x-gateway-destination-endpoint"
@@ -26,15 +24,16 @@ def headers_of(headers: Any) -> dict[str, str]:
     return {each.key: each.raw_value.decode("latin-1") or each.value for each in headers.headers.headers}
 
 
-def endpoints(request: ProcessingRequest, namespace: str, key: str) -> list[str] | None:
+def endpoints(request: Any, namespace: str, key: str) -> list[str] | None:
     """Return addresses in the gateway's metadata, a list or text with commas; None where it has no such key."""
-    found = request.metadata_context.filter_metadata[namespace]
+    all_found = (each.value for each in request.metadata_context.filter_metadata if each.key == namespace)
+    found: Any = next(all_found, {})
     if key not in found:
         return None
     return [str(each).strip() for each in (found[key].split(",") if isinstance(found[key], str) else found[key])]
 
 
-def destination(addresses: Sequence[str]) -> ProcessingResponse:
+def destination(addresses: Sequence[str]) -> Any:
     """Return the answer to the request's headers: addresses in the order in which to try them."""
     answer, text = ProcessingResponse(), ",".join(addresses)
     common = answer.request_headers.response
@@ -44,14 +43,14 @@ def destination(addresses: Sequence[str]) -> ProcessingResponse:
     return answer
 
 
-def unchanged(kind: str) -> ProcessingResponse:
+def unchanged(kind: str) -> Any:
     """Return the answer to headers or trailers of `kind`, such as "response_headers", that stay as they are."""
     answer = ProcessingResponse()
     getattr(answer, kind).SetInParent()
     return answer
 
 
-def streamed(kind: str, body: bytes, is_end: bool) -> Iterator[ProcessingResponse]:
+def streamed(kind: str, body: bytes, is_end: bool) -> Iterator[Any]:
     """Yield a body of `kind`, or a part of it, in chunks."""
     for begin in range(0, len(body) or 1, CHUNK_BYTES):
         answer = ProcessingResponse()
@@ -60,7 +59,7 @@ def streamed(kind: str, body: bytes, is_end: bool) -> Iterator[ProcessingRespons
         yield answer
 
 
-def refusal(error: RequestError, path: str) -> ProcessingResponse:
+def refusal(error: RequestError, path: str) -> Any:
     """Return the answer that the gateway gives the client at once, in the format of the API that has `path`."""
     answer, written = ProcessingResponse(), error_response(error, path)
     at_once = answer.immediate_response
@@ -73,5 +72,5 @@ def refusal(error: RequestError, path: str) -> ProcessingResponse:
 
 def _set_header(mutation: Any, name: str, value: bytes) -> None:
     """Set a header in place of what a client may have sent under its name."""
-    option = mutation.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
+    option = mutation.set_headers.add(append_action=OVERWRITE_IF_EXISTS_OR_ADD)
     option.header.key, option.header.raw_value = name, value

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import nsmallest
-
-from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
+from typing import Any
 
 from ...api.errors import RETRY_AFTER_S, as_request_error
 from ...api.http.body_limit import BODIES_IN_ALL, BodyMemory
@@ -20,8 +18,7 @@ from ..metrics import Metrics
 from ..prompt import Prompt, prompt_of
 from ..replica import Replica
 from . import messages
-
-STREAMED = ProcessingMode.FULL_DUPLEX_STREAMED
+from .envoy import BODY_MODES, FULL_DUPLEX_STREAMED, NONE
 
 
 class Picker:
@@ -55,7 +52,7 @@ class Processing:
         self._parts, self._num_bytes = list[bytes](), 0  # of the body
         self._name, self._chosen = str(id(self)), list[Replica]()
 
-    def take(self, request: ProcessingRequest) -> Iterator[ProcessingResponse]:
+    def take(self, request: Any) -> Iterator[Any]:
         """Yield what is answered to one message; nothing is to be answered after an immediate response."""
         kind = request.WhichOneof("request")
         try:
@@ -69,15 +66,15 @@ class Processing:
         self._picker.memory.give_back("", self._num_bytes)
         self._parts, self._num_bytes = [], 0
 
-    def _asked(self, request: ProcessingRequest, kind: str) -> Iterator[ProcessingResponse]:
+    def _asked(self, request: Any, kind: str) -> Iterator[Any]:
         """Keep the request; at its end, choose and let it pass."""
         part, is_trailed = getattr(request, kind), kind == "request_trailers"
         if kind == "request_headers":
             self._headers = messages.headers_of(part)
             self._subset = messages.endpoints(request, messages.SUBSET_NAMESPACE, messages.SUBSET)
             modes = request.protocol_config.request_body_mode, request.protocol_config.response_body_mode
-            if modes[0] != STREAMED or modes[1] not in (STREAMED, ProcessingMode.NONE):
-                found = " and ".join(map(ProcessingMode.BodySendMode.Name, modes))
+            if modes[0] != FULL_DUPLEX_STREAMED or modes[1] not in (FULL_DUPLEX_STREAMED, NONE):
+                found = " and ".join(BODY_MODES[mode] if mode < len(BODY_MODES) else str(mode) for mode in modes)
                 raise Unavailable(f"The gateway's body modes are {found}, not FULL_DUPLEX_STREAMED.", code="body_mode")
         elif not is_trailed:
             self._read(part.body)
@@ -99,7 +96,7 @@ class Processing:
         self._num_bytes += len(part)
         self._parts.append(part)
 
-    def _choose(self, body: bytes) -> ProcessingResponse:
+    def _choose(self, body: bytes) -> Any:
         """Count the request at the best replica; the least loaded others are for retries. Raises as `eligible`."""
         picker, ledger = self._picker, self._ledger
         self._prompt = prompt_of(body) if self._headers.get(":method") == "POST" else Prompt()
@@ -116,7 +113,7 @@ class Processing:
         number = self._ledger.place_prompt(*asked, among=[each.number for each in some])
         return self._picker.fleet.replicas[number]
 
-    def _answered(self, request: ProcessingRequest, kind: str) -> Iterator[ProcessingResponse]:
+    def _answered(self, request: Any, kind: str) -> Iterator[Any]:
         """Let a part of the answer pass, and count its events: about a token each."""
         part = getattr(request, kind)
         if kind == "response_headers":

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import start_http_server
 
@@ -17,6 +16,7 @@ from ..config import PickConfig
 from ..fleet import Fleet
 from ..server import RouteServer
 from .certificates import credentials
+from .envoy import ProcessingRequest, ProcessingResponse
 from .messages import SERVICE
 from .processing import Picker, Processing
 
@@ -55,7 +55,7 @@ class PickFront(Picker):
     def stop(self) -> None:
         self._is_ended = True
 
-    async def _process(self, requests: AsyncIterator[ProcessingRequest], context: Any) -> None:
+    async def _process(self, requests: AsyncIterator[Any], context: Any) -> None:
         """Answer the messages of one HTTP request. The gateway may close the stream at any of them."""
         processing = Processing(self)
         self.num_open += 1

@@ -42,7 +42,7 @@ def keyed(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     model = write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
     data = str(tmp_path_factory.mktemp("data"))
     with running_server(
-        model, "--api-keys-file", str(file), "--data-dir", data, "--public-paths", "/v1/models"
+        model, "--api-keys-file", str(file), "--data-dir", data, "--public-paths", "/api/tags"
     ) as running:
         yield running
 
@@ -65,7 +65,8 @@ def usage(server: Server, key: str, name: str | None = None) -> dict[str, object
         ("GET", "/console/choices", {"ops", "prometheus"}),
         ("GET", "/inventory", {"ops", "prometheus", "a"}),
         ("GET", "/server_info", {"ops", "prometheus", "a"}),
-        ("GET", "/v1/models", {None, "ops", "prometheus", "a"}),
+        ("GET", "/v1/models", {"ops", "prometheus", "a"}),
+        ("GET", "/api/tags", {None, "ops", "prometheus", "a"}),
         ("GET", "/v1/usage", {"ops", "prometheus", "a"}),
         ("POST", "/tokenize", {"ops", "a"}),
         ("POST", "/v1/completions", {"ops", "a"}),
