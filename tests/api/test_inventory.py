@@ -29,6 +29,7 @@ def test_it_names_what_a_figure_stands_on(checkpoint: Path) -> None:
         "tensor_parallel_size": 1,
         "pipeline_parallel_size": 1,
         "data_parallel_size": 1,
+        "num_instances": 1,
     }
     assert told["compiled"]["context_encoding_buckets"] == [128, 300]
     assert told["compiled"]["token_generation_buckets"] == [300]

@@ -268,7 +268,8 @@ def test_the_default_model_is_priced_without_a_flag(
     assert run(f"--serve=--port=0 {SMALL} --json {tmp_path}/r.json") == 0
     result = load(tmp_path / "r.json")
     assert all(result[name] > 0 for name in NAMES)
-    assert result["cost_basis"].startswith("modelled device time on inf2.xlarge, on_demand $0.7582/h")
+    basis = "measured wall time at the price of 1 x inf2.xlarge, on_demand $0.7582/h by the server's inventory"
+    assert result["cost_basis"].startswith(basis)
 
 
 def test_a_server_that_does_not_start_is_an_error_with_its_last_words() -> None:
