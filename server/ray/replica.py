@@ -24,6 +24,7 @@ from ..host.memory import GIB, available_bytes
 from ..host.private_file import open_private
 from ..route.address import parse
 from ..route.upstream import Upstream
+from ..settings.sources import process_environment
 from .members import ADDRESS
 
 POLL_S = 0.05
@@ -35,6 +36,7 @@ RUN = (
     "import runpy, sys; from neuronserve.server.host.confinement import end_with_parent as end; "
     "end(); del sys.argv[0]; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 )
+PLACE = frozenset({"NEURONSERVE_HOST", "NEURONSERVE_PORT"})  # variables
 METRICS = b"vllm:num_requests_running", b"neuronserve:queued_prompt_tokens"
 
 
@@ -59,7 +61,9 @@ class ServerReplica:
         with open_private(config, "wb") as file:
             file.write(json.dumps(own | dict(settings)).encode())
         argv = [sys.executable, "-c", RUN, program, "serve", "--config", str(config)]
-        self._process = subprocess.Popen(argv, stderr=subprocess.PIPE)
+        # The address of an image's one server would come before the file.
+        environment = {name: value for name, value in process_environment().items() if name not in PLACE}
+        self._process = subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment)
         self._last_lines: deque[str] = deque(maxlen=5)
         threading.Thread(target=self._log, name="server-log", daemon=True).start()
         while not ready.exists():

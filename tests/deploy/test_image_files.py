@@ -84,7 +84,7 @@ def test_the_version_of_the_labels_and_the_chart_is_the_projects() -> None:
 
 def test_the_health_check_asks_a_route_that_exists() -> None:
     probe = ROOT / "deploy" / "healthcheck.py"
-    assert "COPY" in DOCKERFILE
-    assert f"/opt/{probe.name}" in DOCKERFILE
+    assert re.search(rf"^COPY .*deploy/{probe.name} /opt/", DOCKERFILE, re.MULTILINE)
+    assert f'/opt/{probe.name}"]' in DOCKERFILE
     (path,) = re.findall(r"127\.0\.0\.1:\{port\}(/[\w/]+)", probe.read_text())
     assert path in {route.path for route in router.routes}  # type: ignore[attr-defined]

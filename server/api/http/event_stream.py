@@ -142,8 +142,7 @@ class EventStream(Response):
         way.open(direct_writer(scope))
         way.last_time = loop.time()
         breaking: list[asyncio.Task[None]] = []  # begun only when needed, as most streams are over before
-        begin = (lambda: breaking.append(loop.create_task(self._break_silence(send)))) if self.keep_alive else int
-        timer = loop.call_later(KEEP_ALIVE_S, begin)
+        timer = loop.call_later(KEEP_ALIVE_S, lambda: breaking.append(loop.create_task(self._break_silence(send))))
         try:
             async for data in self._frames:
                 if way.is_open:
@@ -160,7 +159,7 @@ class EventStream(Response):
     async def _break_silence(self, send: Send) -> None:
         """Send a comment whenever nothing was sent for `KEEP_ALIVE_S`, never inside a frame."""
         loop, way = asyncio.get_running_loop(), self._way
-        while True:
+        while self.keep_alive:
             await asyncio.sleep(way.last_time + KEEP_ALIVE_S - loop.time())
             if loop.time() >= way.last_time + KEEP_ALIVE_S:
                 way.last_time = loop.time()

@@ -1,6 +1,7 @@
 """Ollama's API: chats, completions and embeddings, and what its clients ask about the model."""
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -61,7 +62,7 @@ async def chat(
     served_name(service, body.model)
     if is_load(body):
         return _loaded(body, is_chat=True)
-    asked, terms = chat_request(service, body)
+    asked, terms = await service.parsing.run_large(partial(chat_request, service, body))
     require_thinking(service, body, template_source(service.model, asked))
     with terms.applied():
         generation = await chat_generation(origin_of(request), asked, service, clips=True)
@@ -85,7 +86,7 @@ async def _generation(origin: Origin, body: OllamaGenerateRequest, service: Serv
     """Return the generation of a prompt: of a chat, of a raw text, or of a gap before `suffix`. Raises RequestError."""
     model = service.model
     if not (body.raw or body.suffix) and model.template is not None:
-        chat, terms = instruction_request(service, body)
+        chat, terms = await service.parsing.run_large(partial(instruction_request, service, body))
         require_thinking(service, body, model.template.source)
         with terms.applied():
             return await chat_generation(origin, chat, service, clips=True)
