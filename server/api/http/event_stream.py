@@ -15,6 +15,7 @@ from ...errors import RequestError
 from ..errors import as_request_error, error_bytes, ollama_error_bytes
 from .connection_end import Writer, direct_writer
 from .resume import HEADER
+from .write_pace import WritePace
 
 KEEP_ALIVE_S = 15.0  # longest silence before a comment is sent, so that proxies keep the connection
 EVENT_END = b"\n\n"
@@ -43,8 +44,11 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 class ShortWay:
     """Direct way to a stream's client, for frames that arrive while the stream's coroutine waits for the next ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: WritePace | None = None) -> None:
+        """`pace` decides when `write_soon` writes; None: at once."""
         self._writer: Writer | None = None  # set while frames written to it follow those sent before
+        self._pace = pace
+        self._held: list[bytes] = []
         self.last_time = 0.0  # of the last frame, on the event loop's clock
 
     @property
@@ -54,11 +58,26 @@ class ShortWay:
 
     def open(self, writer: Writer | None) -> None:
         """Lead to a client that has the head of its answer; None closes the way."""
+        self.flush()
         self._writer = writer
 
     def write(self, frames: Iterable[bytes]) -> None:
-        """Send frames, each as a part of its own. The way must be open."""
-        if self._writer is not None and (parts := list(frames)):
+        """Send frames, each as a part of its own, behind those that are held. The way must be open."""
+        self._held += frames
+        self.flush()
+
+    def write_soon(self, frames: list[bytes]) -> None:
+        """Send frames at the pace of all streams. The way must be open."""
+        if self._pace is not None and frames and not self._held:
+            self._pace.wait(self.flush)
+        self._held += frames
+        if self._pace is None:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send the frames that are held."""
+        if self._held and self._writer is not None:
+            parts, self._held = self._held, []
             self.last_time = asyncio.get_running_loop().time()
             self._writer.write(parts)
 
@@ -148,6 +167,7 @@ class EventStream(Response):
                 if way.is_open:
                     way.write([data])
                 else:
+                    way.flush()
                     way.last_time = loop.time()
                     await _chunk(send, data)
         finally:

@@ -43,7 +43,7 @@ async def respond(
     if not is_stream:
         answer = await until_disconnect(receive, whole_answer(writer))
         return Response(answer.model_dump_json(), media_type="application/json")
-    way = ShortWay()
+    way = ShortWay(writer.generation.request.service.write_pace)
     return stream(frames_of(writer, way), end, way, writer.generation.journal)
 
 
@@ -65,7 +65,7 @@ class _Forwarded:
         return self.way.is_open
 
     def give(self, deltas: list[Delta]) -> None:
-        self.way.write(self.context.run(_frames, self.writer, deltas))
+        self.way.write_soon(self.context.run(_frames, self.writer, deltas))
 
 
 def json_frame(answer: BaseModel) -> bytes:
