@@ -52,7 +52,7 @@ class Choice:
             self._check_stop(delta)
 
     def is_due(self, delta: Delta, interval: int) -> bool:
-        """Return whether to send a delta now, because it is the first, the last, or has `interval` tokens; else hold it."""
+        """Return whether a delta is sent: the first, the last, and those of `interval` tokens. Others are held."""
         is_due = not self._num_sent or self.num_tokens - self._num_sent >= interval or delta.finish_reason is not None
         if is_due:
             self._num_sent = self.num_tokens
