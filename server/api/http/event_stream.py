@@ -54,7 +54,7 @@ class ShortWay:
     @property
     def is_open(self) -> bool:
         """Return whether frames may be written now; otherwise the coroutine must send them."""
-        return self._writer is not None and self._writer.is_ready()
+        return bool(self._held) or (self._writer is not None and self._writer.is_ready())
 
     def open(self, writer: Writer | None) -> None:
         """Lead to a client that has the head of its answer; None closes the way."""
