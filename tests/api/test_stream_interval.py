@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from neuronserve.server.api.http import write_pace
 from neuronserve.server.api.http.event_stream import ShortWay
+from neuronserve.server.api.http.write_pace import WritePace
 from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.bad_requests import CHAT, HELLO, TEXT
 from tests.api.serving import Server, running_server, until
@@ -131,22 +131,19 @@ class Client:
         self.writes.append(parts)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-async def test_rounds_of_writes_to_several_clients_are_apart(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(write_pace, "WRITE_S", 3600.0)
-    monkeypatch.setattr(write_pace, "MAX_WAIT_S", 3600.0)
-    pace, clients = write_pace.WritePace(), [Client() for _ in range(count)]
+async def test_what_one_turn_of_the_event_loop_brings_leaves_in_one_write() -> None:
+    pace, clients = WritePace(), [Client() for _ in range(3)]
     ways = [ShortWay(pace) for _ in clients]
-    for step in (b"1", b"2", b"3"):
-        for way, client in zip(ways, clients, strict=True):
-            if not client.writes:
-                way.open(client)
+    for way, client in zip(ways, clients, strict=True):
+        way.open(client)
+    for step in (b"1", b"2"):
+        for way in ways:
             way.write_soon([step])
-        await asyncio.sleep(0.01)
-    alone, together = [[b"1"], [b"2"], [b"3"]], [[b"1"]]  # the first never waits, and one stream alone never does
-    assert [client.writes for client in clients] == [alone if count == 1 else together] * count
+    await asyncio.sleep(0)
+    ways[0].write_soon([b"3"])
     ways[0].write([b"4"])  # the last ones
-    for way in ways:
-        way.open(None)
-    ends = [[[b"1"], [b"2", b"3", b"4"]], [[b"1"], [b"2", b"3"]], [[b"1"], [b"2", b"3"]]]
-    assert [client.writes for client in clients] == ([[*alone, [b"4"]]] if count == 1 else ends)
+    ways[1].write_soon([b"3"])
+    ways[1].open(None)
+    await asyncio.sleep(0)
+    rest = [[[b"3", b"4"]], [[b"3"]], []]
+    assert [client.writes for client in clients] == [[[b"1", b"2"], *more] for more in rest]
