@@ -83,7 +83,7 @@ class Line:
 
     @property
     def compared(self) -> tuple[str, str, str]:
-        """What is compared: model and weights, workload, and the peer with its weights."""
+        """Names of what is compared: model and weights, workload, and the peer with its weights."""
         return f"{self.model} {self.weights}", self.workload, f"{self.peer} {self.peer_weights}"
 
     @property

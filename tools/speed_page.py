@@ -1,4 +1,4 @@
-"""Draws docs/images/speed-*.svg and makes the tables of docs/internals/speed.md: `python -m tools.speed_page`.
+"""Draws docs/images/speed-*.svg and makes the tables of docs/internals/compare.md: `python -m tools.speed_page`.
 
 The figures are those kept in benchmarks/results: a comparison's JSON that is put there appears on the page.
 """
