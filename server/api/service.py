@@ -38,7 +38,6 @@ from .fingerprint import HASH_DIGITS, fingerprint
 from .gate import Gate
 from .host_memory import HostMemory
 from .http.body import parsing_thread
-from .http.write_pace import WritePace
 from .keys.ring import KeyRing
 from .keys.use import Accounts
 from .kv_events import KvEventPublisher
@@ -99,7 +98,6 @@ class Service:
                 client.publish = KvEventPublisher(config.kv_events, rank, self.adapters.name_of).publish
         self.keys = KeyRing(config.keys, self.accounts)
         self.parsing = parsing_thread()
-        self.write_pace = WritePace()
         self.store = Store(config.store)
         self._files: TextFiles | None = None
         self._model: ServedModel | None = None

@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from neuronserve.server.api.http.event_stream import ShortWay
-from neuronserve.server.api.http.write_pace import WritePace
 from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.bad_requests import CHAT, HELLO, TEXT
 from tests.api.serving import Server, running_server, until
@@ -132,8 +131,8 @@ class Client:
 
 
 async def test_what_one_turn_of_the_event_loop_brings_leaves_in_one_write() -> None:
-    pace, clients = WritePace(), [Client() for _ in range(3)]
-    ways = [ShortWay(pace) for _ in clients]
+    clients = [Client() for _ in range(3)]
+    ways = [ShortWay() for _ in clients]
     for way, client in zip(ways, clients, strict=True):
         way.open(client)
     for step in (b"1", b"2"):

@@ -15,7 +15,6 @@ from ...errors import RequestError
 from ..errors import as_request_error, error_bytes, ollama_error_bytes
 from .connection_end import Writer, direct_writer
 from .resume import HEADER
-from .write_pace import WritePace
 
 KEEP_ALIVE_S = 15.0  # longest silence before a comment is sent, so that proxies keep the connection
 EVENT_END = b"\n\n"
@@ -44,10 +43,8 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 class ShortWay:
     """Direct way to a stream's client, for frames that arrive while the stream's coroutine waits for the next ones."""
 
-    def __init__(self, pace: WritePace | None = None) -> None:
-        """`pace` decides when `write_soon` writes; None: at once."""
+    def __init__(self) -> None:
         self._writer: Writer | None = None  # set while frames written to it follow those sent before
-        self._pace = pace
         self._held: list[bytes] = []
         self.last_time = 0.0  # of the last frame, on the event loop's clock
 
@@ -67,12 +64,10 @@ class ShortWay:
         self.flush()
 
     def write_soon(self, frames: list[bytes]) -> None:
-        """Send frames at the pace of all streams. The way must be open."""
-        if self._pace is not None and frames and not self._held:
-            self._pace.wait(self.flush)
+        """Send frames in one write with those of other steps that have arrived too. The way must be open."""
+        if frames and not self._held:
+            asyncio.get_running_loop().call_soon(self.flush)
         self._held += frames
-        if self._pace is None:
-            self.flush()
 
     def flush(self) -> None:
         """Send the frames that are held."""

@@ -43,7 +43,7 @@ async def respond(
     if not is_stream:
         answer = await until_disconnect(receive, whole_answer(writer))
         return Response(answer.model_dump_json(), media_type="application/json")
-    way = ShortWay(writer.generation.request.service.write_pace)
+    way = ShortWay()
     return stream(frames_of(writer, way), end, way, writer.generation.journal)
 
 

@@ -42,7 +42,7 @@ async def create_message(
     writer = await prepare(origin_of(request), body, service)
     if not body.stream:
         return await respond(request.receive, writer, is_stream=False)
-    way = ShortWay(service.write_pace)
+    way = ShortWay()
     return EventStream(_events(writer, way), b"", way, writer.generation.journal)
 
 
