@@ -98,7 +98,7 @@ class _Link:
         if timeout_s > 0:
             self._frames.wait(timeout_s)
         messages = [self._decoder.decode(message) for message in self._frames.read()]
-        if self._frames.has_unsent and (messages or timeout_s > 0):  # the next step may take longer, or never come
+        if messages and self._frames.has_unsent:  # the next step may take longer
             self._frames.flush()
         self._expect(0.0)
         return [*messages, Shutdown()] if self._frames.has_ended else messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -43,7 +43,7 @@ def choices_of(events: Parts, index: int = 0) -> Parts:
 
 @pytest.mark.parametrize("count", [1, 2, 5, 14])
 def test_the_first_token_comes_alone_and_then_each_interval(spaced: Server, count: int) -> None:
-    body = {**STORY, "max_tokens": count, "n": 2, "return_token_ids": True, "logprobs": 1}
+    body: dict[str, Any] = {**STORY, "max_tokens": count, "n": 2, "return_token_ids": True, "logprobs": 1}
     usage = {"include_usage": True, "continuous_usage_stats": True}
     full, rest = divmod(count - 1, INTERVAL)
     expected = [1] + [INTERVAL] * full + [rest] * bool(rest)
@@ -126,8 +126,8 @@ class Client:
     def is_ready(self) -> bool:
         return True
 
-    def write(self, parts: list[bytes]) -> None:
-        self.writes.append(parts)
+    def write(self, parts: Sequence[bytes]) -> None:
+        self.writes.append([*parts])
 
 
 async def test_what_one_turn_of_the_event_loop_brings_leaves_in_one_write() -> None:
