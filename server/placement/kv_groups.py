@@ -66,21 +66,18 @@ class KVGroups:
         def num_slots(layers: dict[AttentionSpan, list[int]]) -> dict[AttentionSpan, int]:
             return {span: len(set(_slots(each, kinds))) for span, each in layers.items()}
 
-        def slot_blocks(layers: dict[AttentionSpan, list[int]], size: int) -> int:
+        def slot_blocks(slots: dict[AttentionSpan, int], size: int) -> int:
             """Return the blocks of one slot that the sequence holds, to which its bytes are proportional."""
-            held = (
-                (num, span.most_blocks(max_model_len, block_size, chunk)) for span, num in num_slots(layers).items()
-            )
+            held = ((num, span.most_blocks(max_model_len, block_size, chunk)) for span, num in slots.items())
             return size * sum(-(-num // size) * blocks for num, blocks in held)
 
-        most = sum(num_slots(together).values())
+        slots, slots_together = num_slots(layers), num_slots(together)
+        most = sum(slots_together.values())
         sizes = [
-            size
-            for size in range(most, 0, -1)
-            if sum(-(-num // size) for num in num_slots(layers).values()) <= MAX_GROUPS
+            size for size in range(most, 0, -1) if sum(-(-num // size) for num in slots.values()) <= MAX_GROUPS
         ]
-        best = min(sizes, key=lambda size: slot_blocks(layers, size))
-        if slot_blocks(layers, best) > (1 - LEAST_SAVING) * slot_blocks(together, most):
+        best = min(sizes, key=lambda size: slot_blocks(slots, size))
+        if slot_blocks(slots, best) > (1 - LEAST_SAVING) * slot_blocks(slots_together, most):
             layers, best = together, most
         spans, places = _places(layers, best, kinds)
         sources = [each.kv_source if isinstance(each, AttentionSpec) else None for each in mixers]
