@@ -67,6 +67,9 @@ class CacheConfig:
     max_chunk: int = 512  # tokens of one sequence in one step
     num_states: int = 0  # slots for states of sequences, the null slot included; 0: no layer keeps a state
     snapshot_blocks: int = 32  # blocks between two snapshots of a sequence's state
+    grows: bool = (
+        False  # prefixes keep few blocks at first, and more where they are computed again (kv_cache/blocks.py)
+    )
     max_source_len: int = 0  # most positions of an encoder that cross attention reads; 0: there is none
     num_source_blocks: int = 0  # blocks for them, behind the `num_blocks`
 

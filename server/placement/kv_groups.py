@@ -73,9 +73,7 @@ class KVGroups:
 
         slots, slots_together = num_slots(layers), num_slots(together)
         most = sum(slots_together.values())
-        sizes = [
-            size for size in range(most, 0, -1) if sum(-(-num // size) for num in slots.values()) <= MAX_GROUPS
-        ]
+        sizes = [size for size in range(most, 0, -1) if sum(-(-num // size) for num in slots.values()) <= MAX_GROUPS]
         best = min(sizes, key=lambda size: slot_blocks(slots, size))
         if slot_blocks(slots, best) > (1 - LEAST_SAVING) * slot_blocks(slots_together, most):
             layers, best = together, most
@@ -105,11 +103,14 @@ class KVGroups:
         own = sum(span.most_blocks(num_tokens, self.block_size, chunk) for span in self.spans)
         return own + self.num_source_blocks
 
-    def cache(self, num_blocks: int, enable_prefix_caching: bool, num_states: int = 0) -> CacheConfig:
+    def cache(
+        self, num_blocks: int, enable_prefix_caching: bool, num_states: int = 0, grows: bool = False
+    ) -> CacheConfig:
         """Return the configuration of an engine's KV cache. Encodings get the share that the longest sequence has."""
         encodings = num_blocks * self.num_source_blocks // (self.blocks_of(self.max_model_len) + 1)
         sizes = num_blocks - encodings, self.block_size, enable_prefix_caching, self.spans, self.chunk, num_states
-        return CacheConfig(*sizes, max_source_len=self.max_source_len, num_source_blocks=encodings)
+        longest = self.max_source_len
+        return CacheConfig(*sizes, grows=grows, max_source_len=longest, num_source_blocks=encodings)
 
 
 def _slots(layers: Sequence[int], kinds: Mapping[int, Kind]) -> list[tuple[Kind, int]]:
