@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DeviceError
+from ..host.affinity import allowed_cpus
 from ..host.cpu_watch import CpuWatch
 from . import apart, executor
 from .checks import AccessChecks
@@ -92,7 +93,7 @@ class WorkerPool:
             return
         for i, thread in enumerate(self._threads, start=1):
             with contextlib.suppress(OSError):  # the CPUs have changed again
-                os.sched_setaffinity(thread.native_id or 0, os.sched_getaffinity(0))
+                os.sched_setaffinity(thread.native_id or 0, allowed_cpus())
             self._set(executor.CONTROL.slots + i * executor.SLOT_BYTES + executor.KEPT, 0)
 
     def _set(self, offset: int, value: int) -> None:
