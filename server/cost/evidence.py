@@ -159,8 +159,9 @@ class Evidence:
         table, sizes = self._tables[point.phase], _sizes([point])
         apart = np.abs(table.places - sizes)
         kinds = OTHER_CHIP * (table.chips != point.chip) + OTHER_EXPERTS * (table.has_experts != point.has_experts)
-        doublings: Floats = apart[:, :-1] @ np.array(list(PER_DOUBLING.values()))
-        return doublings + OTHER_WEIGHTS * (apart[:, -1] != 0) + kinds
+        doublings = apart[:, :-1] @ np.array(list(PER_DOUBLING.values()))
+        found: Floats = doublings + OTHER_WEIGHTS * (apart[:, -1] != 0) + kinds
+        return found
 
     def _why_outside(self, point: Point) -> tuple[str, ...]:
         """Return the ways in which a step lies outside of the measured steps of its phase."""
