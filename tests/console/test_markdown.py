@@ -88,6 +88,7 @@ FORMULAS = {
         "mrow(( mtable(mtr(mtd(1) mtd(2)) mtr(mtd(− 3) mtd(4))) ))"
     ),
     r"$\begin{cases} a \\[2pt] b \end{cases}$": "mrow({ mtable(mtr(mtd(a)) mtr(mtd(b))))",
+    r"$\mathrm{d}x \constructor$": None,
     r"$a & b$": None,
     r"$\frac{1}$": None,
     r"$x_$": None,

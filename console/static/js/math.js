@@ -12,7 +12,7 @@ const LETTERS = table(`alpha:α beta:β gamma:γ delta:δ epsilon:ϵ varepsilon:
 const OPERATORS = table(`times:× div:÷ cdot:⋅ pm:± mp:∓ ast:∗ star:⋆ circ:∘ bullet:∙ oplus:⊕ ominus:⊖ otimes:⊗ odot:⊙ wedge:∧ land:∧ vee:∨ lor:∨ neg:¬ lnot:¬ cap:∩ cup:∪ setminus:∖ le:≤ leq:≤ ge:≥ geq:≥ leqslant:⩽ geqslant:⩾ ll:≪ gg:≫ ne:≠
   neq:≠ equiv:≡ approx:≈ sim:∼ simeq:≃ cong:≅ propto:∝ prec:≺ succ:≻ in:∈ notin:∉ ni:∋ subset:⊂ supset:⊃ subseteq:⊆ supseteq:⊇ perp:⊥ parallel:∥ mid:∣ nmid:∤ vdash:⊢ models:⊨ to:→ rightarrow:→ leftarrow:← gets:←
   leftrightarrow:↔ Rightarrow:⇒ Leftarrow:⇐ Leftrightarrow:⇔ implies:⟹ impliedby:⟸ iff:⟺ longrightarrow:⟶ mapsto:↦ uparrow:↑ downarrow:↓ hookrightarrow:↪ therefore:∴ because:∵ colon:: coloneqq:≔ &:& lbrace:{ rbrace:}
-  {:{ }:} |:‖ Vert:‖ lVert:‖ rVert:‖ vert:| lvert:| rvert:| langle:⟨ rangle:⟩ lfloor:⌊ rfloor:⌋ lceil:⌈ rceil:⌉ lbrack:[ rbrack:] backslash:∖ triangleq:≜ asymp:≍ doteq:≐`);
+  {:{ }:} |:‖ Vert:‖ lVert:‖ rVert:‖ vert:| lvert:| rvert:| langle:⟨ rangle:⟩ lfloor:⌊ rfloor:⌋ lceil:⌈ rceil:⌉ lbrack:[ rbrack:] backslash:∖ triangleq:≜ asymp:≍ doteq:≐ bmod:mod`);
 const BIG = table("sum:∑ prod:∏ coprod:∐ bigcup:⋃ bigcap:⋂ bigoplus:⨁ bigotimes:⨂ bigvee:⋁ bigwedge:⋀ int:∫ iint:∬ iiint:∭ oint:∮");
 const NAMES = new Set("sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln lg exp dim ker deg arg hom".split(" "));
 const LIMITS = new Set("∑ ∏ ∐ ⋃ ⋂ ⨁ ⨂ ⋁ ⋀ lim max min sup inf det gcd Pr limsup liminf argmax argmin".split(" ")); // with scripts below and above
@@ -39,6 +39,12 @@ const operator = (text, attributes = { stretchy: "false" }) => element("mo", tex
 const named = (text) => operator(text, { form: "prefix", lspace: "0", rspace: "0.17em" });
 const fenced = (open, inner, close) => element("mrow", [open && operator(open, { stretchy: "true" }), ...inner, close && operator(close, { stretchy: "true" })].filter(Boolean));
 
+function restyled(made, alphabet) {
+  const restyle = (text) => Array.from(text, (letter) => alphabet[ORDER.indexOf(letter)] ?? letter).join("");
+  for (const each of made.matches("mi, mn") ? [made] : made.querySelectorAll("mi, mn")) each.textContent = restyle(each.textContent);
+  return made;
+}
+
 class Parser {
   constructor(source, isDisplay) {
     this.tokens = source.match(/\\[a-zA-Z]+\*?|\\[^]|\d+(?:[.,]\d+)*|\s+|[^]/gu) ?? [];
@@ -58,27 +64,19 @@ class Parser {
     return token;
   }
 
-  nest() {
-    if (++this.depth > MAX_DEPTH) throw new SyntaxError("nested too deeply");
-  }
-
   /** Elements up to one of the tokens, which is left. */
   until(...ends) {
     const found = [];
-    this.nest();
     while (!ends.includes(this.peek())) found.push(this.scripted());
-    this.depth--;
     return found;
   }
 
   /** What a command applies to: a group or one token. */
   argument() {
-    this.nest();
-    const isGroup = this.peek() === "{";
-    this.at += isGroup;
-    const found = isGroup ? element("mrow", this.until("}")) : this.atom();
-    this.at += isGroup;
-    this.depth--;
+    if (this.peek() !== "{") return this.atom();
+    this.at++;
+    const found = element("mrow", this.until("}"));
+    this.at++;
     return found;
   }
 
@@ -97,8 +95,7 @@ class Parser {
   /** An atom with what stands below and above it. */
   scripted() {
     const base = /^[_^]$/.test(this.peek() ?? "") ? element("mrow", []) : this.atom();
-    let below = null;
-    let above = null;
+    let [below, above] = [null, null];
     for (let token = this.peek(); token === "_" || token === "^" || token === "'"; token = this.peek()) {
       this.at++;
       if (token === "_") below = this.argument();
@@ -112,7 +109,13 @@ class Parser {
   }
 
   atom() {
-    const token = this.next();
+    if (++this.depth > MAX_DEPTH) throw new SyntaxError("nested too deeply");
+    const found = this.read(this.next());
+    this.depth--;
+    return found;
+  }
+
+  read(token) {
     if (token.length > 1 && token[0] === "\\") return this.command(token.slice(1));
     if (token === "{") return ((this.at -= 1), this.argument());
     if (/^[}&^_\\]$/.test(token)) throw new SyntaxError(`${token} stands alone`);
@@ -123,7 +126,7 @@ class Parser {
   }
 
   command(name) {
-    const plain = name.replace("*", "");
+    const plain = name.replace("*", "").replace(/^[dtc]frac$/, "frac");
     if (LETTERS.has(name)) return element("mi", LETTERS.get(name), /^[A-Z]/.test(name) ? { mathvariant: "normal" } : {});
     if (OPERATORS.has(name)) return operator(OPERATORS.get(name));
     if (BIG.has(name)) return operator(BIG.get(name), {});
@@ -133,16 +136,9 @@ class Parser {
     if (IGNORED.test(name)) return element("mrow", []);
     if (TEXT.test(plain)) return element("mtext", this.text().replaceAll(" ", "\u00a0"));
     if (plain === "operatorname") return named(this.text());
-    if (name in ALPHABETS) return this.restyled(this.argument(), ALPHABETS[name]);
-    if (name in STRUCTURES) return STRUCTURES[name](this);
+    if (Object.hasOwn(ALPHABETS, name)) return restyled(this.argument(), ALPHABETS[name]);
+    if (Object.hasOwn(STRUCTURES, plain)) return STRUCTURES[plain](this);
     throw new SyntaxError(`\\${name} is not known`);
-  }
-
-  restyled(made, alphabet) {
-    for (const each of made.matches("mi, mn") ? [made] : made.querySelectorAll("mi, mn")) {
-      each.textContent = Array.from(each.textContent, (letter) => alphabet[ORDER.indexOf(letter)] ?? letter).join("");
-    }
-    return made;
   }
 
   delimiter() {
@@ -155,13 +151,12 @@ class Parser {
   environment() {
     const name = this.text();
     const fences = FENCES[name.replace("*", "")];
-    if (fences === undefined) throw new SyntaxError(`${name} is not known`);
+    if (typeof fences !== "string") throw new SyntaxError(`${name} is not known`);
     if (name === "array") this.text();
     const rows = [[]];
-    for (;;) {
+    for (let end = ""; end !== "\\end"; ) {
       rows.at(-1).push(element("mtd", this.until("&", "\\\\", "\\end")));
-      const end = this.next();
-      if (end === "\\end") break;
+      end = this.next();
       if (end === "\\\\") rows.push([]);
       if (end === "\\\\" && this.peek() === "[") while (this.next() !== "]"); // a distance
     }
@@ -172,10 +167,8 @@ class Parser {
   }
 }
 
-const fraction = (parser) => element("mfrac", [parser.argument(), parser.argument()]);
 const STRUCTURES = {
-  frac: fraction,
-  dfrac: fraction,
+  frac: (parser) => element("mfrac", [parser.argument(), parser.argument()]),
   binom: (parser) => fenced("(", [element("mfrac", [parser.argument(), parser.argument()], { linethickness: "0" })], ")"),
   sqrt(parser) {
     if (parser.peek() !== "[") return element("msqrt", parser.argument());
@@ -194,10 +187,8 @@ const STRUCTURES = {
   underset: (parser) => element("munder", [parser.argument(), parser.argument()].reverse()),
   xrightarrow: (parser) => element("mover", [operator("→", {}), parser.argument()]),
   boxed: (parser) => element("mrow", parser.argument(), { class: "boxed" }),
-  bmod: () => operator("mod"),
   pmod: (parser) => fenced("(", [element("mtext", "mod\u00a0"), parser.argument()], ")"),
   not: (parser) => operator(`${parser.next().replace(/^\\(\w+)$/, (_, name) => OPERATORS.get(name) ?? name)}\u0338`),
-  tag: (parser) => element("mtext", `\u2003(${parser.text()})`),
   begin: (parser) => parser.environment(),
 };
 
