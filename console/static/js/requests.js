@@ -35,7 +35,7 @@ export function Requests() {
       ${open.length ? html`<${Table} rows=${open} now=${record.now} abort=${abort} label="Open requests" />` : html`<p class="empty">No request is open.</p>`}
     </section>
     <section aria-labelledby="ended-title">
-      <h2 id="ended-title">Ended <span class="dim">the last ${count(ended.length)}</span></h2>
+      <h2 id="ended-title">Ended <span class="dim">${ended.length ? `the last ${count(ended.length)}` : ""}</span></h2>
       ${ended.length ? html`<${Table} rows=${ended.slice(0, NUM_SHOWN)} now=${record.now} label="Ended requests" />` : html`<p class="empty">None has ended yet.</p>`}
       ${earlier.length > 0 && html`<details><summary>${plural(earlier.length, "earlier request")}</summary><${Table} rows=${earlier} now=${record.now} label="Earlier requests" /></details>`}
     </section>
