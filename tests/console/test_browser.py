@@ -193,7 +193,7 @@ def test_a_server_that_dies_and_comes_back_is_found_again(page: Page, echo_check
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize("width", [360, 390, 800, 1280])
+@pytest.mark.parametrize("width", [360, 390, 800, 1100, 1280])
 def test_screens_scroll_one_way_only(page: Page, echo: Server, name: str, width: int) -> None:
     body = {"messages": [{"role": "user", "content": "for the table"}], "max_tokens": 8}
     httpx.post(f"{echo.url}/v1/chat/completions", json=body, timeout=60).raise_for_status()

@@ -1,7 +1,7 @@
 // A conversation with the model: the request that it makes, and what comes back. Draws nothing.
 
 import { ApiError, ask, eventsOf } from "./api.js";
-import { begin, note, requestOf } from "./resume.js";
+import { HEADER, note, requestOf } from "./resume.js";
 
 /** A name that no other message or conversation has. (`crypto.randomUUID` needs HTTPS.) */
 export const newId = () => Array.from(crypto.getRandomValues(new Uint32Array(3)), (word) => word.toString(36)).join("");
@@ -102,7 +102,7 @@ export async function stream(answer, changed, signal) {
   const start = performance.now();
   const { headers, text } = requestOf(resume);
   const response = await ask("/v1/chat/completions", { text, signal, headers: { ...headers, "X-Neuronserve-Usage": "true" } });
-  begin(resume, response.headers);
+  resume.fingerprint = response.headers.get(HEADER) ?? "";
   for await (const chunk of eventsOf(response, (line) => note(resume, line))) {
     resume.num_events++;
     answer.model = chunk.model;

@@ -1,6 +1,6 @@
 // What the server needs to go on with an answer whose stream broke: its journal, as a router keeps it (server/api/http/resume.py).
 
-const HEADER = "X-Neuronserve-Resume";
+export const HEADER = "X-Neuronserve-Resume";
 const JOURNAL = ": journal ";
 
 const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -23,10 +23,6 @@ export function requestOf({ key, created, fingerprint, entries, num_events, body
   const journal = entries.map((entry) => `${entry}\n`).join("");
   const known = fingerprint ? { fingerprint, num_journal_bytes: new TextEncoder().encode(journal).length, num_events } : {};
   return { headers: { [HEADER]: JSON.stringify({ key, created, ...known }) }, text: fingerprint ? journal + body : body };
-}
-
-export function begin(resume, headers) {
-  resume.fingerprint = headers.get(HEADER) ?? "";
 }
 
 /** Keep the entry of a comment. */
