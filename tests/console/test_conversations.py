@@ -81,7 +81,7 @@ def test_an_answer_goes_on_behind_another_conversation_and_after_a_reload(page: 
 
 
 def test_a_file_brings_conversations_to_another_browser(page: Page, echo: Server, tmp_path: Path) -> None:
-    page.goto(echo.url)
+    go(page, echo, "playground")
     page.get_by_label("Show how sure the model was").check()
     two_conversations(page, echo)
     with page.expect_download() as download:
