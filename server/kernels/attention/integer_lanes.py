@@ -14,11 +14,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...device.attention_layout import CHUNK, RUN, RUN_BYTES, RUNS_BYTES, VALUES
-from ..isa import int16_pairs, simd
-from ..isa.dot_product import float_of_sums
-from ..isa.int16_pairs import INT16_MAX, load_i8, store_i16
+from ..isa import simd
+from ..isa.int16_pairs import INT16_MAX, load_i8, store_i16, sums_of
 from ..isa.jit import inline, made_kernel
-from ..isa.memory import load_f32, load_i64, prefetch_to_l2, store_f32, store_i64
+from ..isa.memory import load_i64, prefetch_to_l2, store_f32, store_i64
 from ..records import ATTENTION, offsets
 from .cache_elements import INT8_MAX, LEAST, load_first
 from .items import ITEM, attention_items
@@ -124,85 +123,56 @@ def _gather_scales(item, first, stop):  # type: ignore[no-untyped-def]
         simd.store(scales + LINE + i * RUN * 4, simd.load(load_i64(op + ATTENTION.v_cache) + at))
 
 
-@inline
-def _fetch(at):  # type: ignore[no-untyped-def]
-    """Prefetch 256 bytes of the next chunk, as many as are computed between two calls."""
-    prefetch_to_l2(at)
-    prefetch_to_l2(at + 64)
-    prefetch_to_l2(at + 128)
-    prefetch_to_l2(at + 192)
+class Block(NamedTuple):
+    """Products that are computed at once."""
 
-
-def _dots(dot: Any, count: int) -> Any:
-    @inline
-    def dots(a0, a1, a2, a3, word, step, pairs):  # type: ignore[no-untyped-def]
-        """Add to the sums of `count` rows, whose words are `step` bytes apart, their products with `pairs`."""
-        a0 = dot(a0, word, pairs)
-        if count > 1:
-            a1 = dot(a1, word + step, pairs)
-        if count > 2:
-            a2 = dot(a2, word + 2 * step, pairs)
-        if count > 3:
-            a3 = dot(a3, word + 3 * step, pairs)
-        return a0, a1, a2, a3
-
-    return dots
-
-
-def _each(one: Any, count: int) -> Any:
-    @inline
-    def each(sums, to, step, scale, scale_step):  # type: ignore[no-untyped-def]
-        """Apply `one` to the sums of each of `count` rows, with the row's scale."""
-        one(sums[0], to, scale)
-        if count > 1:
-            one(sums[1], to + step, scale + scale_step)
-        if count > 2:
-            one(sums[2], to + 2 * step, scale + 2 * scale_step)
-        if count > 3:
-            one(sums[3], to + 3 * step, scale + 3 * scale_step)
-
-    return each
+    bits: int  # of a register
+    rows: int  # at most
+    vectors: int  # of sixteen keys, or of sixteen elements of values
 
 
 @inline
-def _store(sums, to, scale):  # type: ignore[no-untyped-def]
-    simd.store(to, simd.mul(float_of_sums(sums), simd.splat(load_f32(scale))))
+def _fetch(left, right):  # type: ignore[no-untyped-def]
+    """Prefetch 128 bytes of the next chunk at two places: as many as are computed between two calls."""
+    prefetch_to_l2(left)
+    prefetch_to_l2(left + 64)
+    prefetch_to_l2(right)
+    prefetch_to_l2(right + 64)
 
 
-@inline
-def _add(sums, to, scale):  # type: ignore[no-untyped-def]
-    simd.store(to, simd.fma(float_of_sums(sums), simd.splat(load_f32(scale)), simd.load(to)))
-
-
-def _score_loop(dot: Any, count: int) -> Any:
-    dots, store = _dots(dot, count), _each(_store, count)
+def _score_loop(block: Block, count: int) -> Any:
+    vectors, (zeros, add, store, _) = block.vectors, sums_of(block.bits, count, block.vectors)
+    piece, half = 32 // vectors, 128 if vectors == 1 else 0
 
     @inline
     def scores(item, r, first, stop):  # type: ignore[no-untyped-def]
         """Compute scores of `count` rows from `r` on with the keys of runs first <= i < stop, without K's scales."""
         op, s, by = load_i64(item + ITEM.op), line_of(item, r), _query_scales(item) + r * 4
-        k_cache, stride = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.block_size) * 2
-        size = load_i64(op + ATTENTION.head_pad) * 2
+        k_cache, v_cache = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.v_cache)
+        stride, size = load_i64(op + ATTENTION.block_size) * 2, load_i64(op + ATTENTION.head_pad) * 2
         q = _queries(item) + r * size
-        for i in range(first, stop):
-            run = _runs(item) + i * RUN_BYTES
-            k, ahead = k_cache + load_i64(run + _RUN.keys), k_cache + load_i64(run + _RUN.next_values)
-            again = load_i64(op + ATTENTION.v_cache) + load_i64(run + _RUN.values)
-            a0 = a1 = a2 = a3 = simd.splat(0.0)
-            for d in range(0, size, 32):  # elements after the head are multiplied by zeros of the query
-                _fetch(ahead + d * 8)
+        for i in range(first, stop, vectors):
+            j = min(i + vectors, stop) - 1
+            run, last = _runs(item) + i * RUN_BYTES, _runs(item) + j * RUN_BYTES
+            left, right = k_cache + load_i64(run + _RUN.keys), k_cache + load_i64(last + _RUN.keys)
+            ahead, ahead_right = load_i64(run + _RUN.next_values), load_i64(last + _RUN.next_values)
+            again, again_right = load_i64(run + _RUN.values), load_i64(last + _RUN.values)
+            sums = zeros()
+            for d in range(0, size, piece):  # elements after the head are multiplied by zeros of the query
+                _fetch(k_cache + ahead + d * 8, k_cache + ahead_right + d * 8 + half)
                 if r == 0:
-                    _fetch(again + d * 8)
-                for word in range(q + d, q + d + 32, 4):
-                    a0, a1, a2, a3 = dots(a0, a1, a2, a3, word, size, load_i8(k))
-                    k += stride
-            store((a0, a1, a2, a3), s + i * RUN * 4, LINE, by, 4)
+                    _fetch(v_cache + again + d * 8, v_cache + again_right + d * 8 + half)
+                for word in range(q + d, q + d + piece, 4):
+                    sums = add(sums, word, size, load_i8(left), load_i8(right))
+                    left, right = left + stride, right + stride
+            store(sums, s + i * RUN * 4, (j - i) * RUN * 4, LINE, by, 4)
 
     return scores
 
 
-def _value_loop(dot: Any, count: int) -> Any:
-    dots, add = _dots(dot, count), _each(_add, count)
+def _value_loop(block: Block, count: int) -> Any:
+    vectors, (zeros, add, _, accumulate) = block.vectors, sums_of(block.bits, count, block.vectors)
+    piece = 32 // vectors
 
     @inline
     def values(item, r, first, stop):  # type: ignore[no-untyped-def]
@@ -211,45 +181,56 @@ def _value_loop(dot: Any, count: int) -> Any:
         v_cache, head_pad = load_i64(op + ATTENTION.v_cache), load_i64(op + ATTENTION.head_pad)
         k_cache, size = load_i64(op + ATTENTION.k_cache), state_bytes(head_pad)
         to = load_i64(item + ITEM.states) + VALUES + r * size
-        for d in range(0, head_pad * 4, 64):
-            a0 = a1 = a2 = a3 = simd.splat(0.0)
+        for d in range(0, head_pad, 16 * vectors):
+            to_right = min(16 * (vectors - 1), head_pad - 16 - d)
+            sums = zeros()
             for i in range(first, stop):
                 run = _runs(item) + i * RUN_BYTES
-                v = v_cache + load_i64(run + _RUN.values) + d // 2
-                _fetch(v_cache + load_i64(run + _RUN.next_values) + d * 4)
-                if r == 0:
-                    _fetch(k_cache + load_i64(run + _RUN.next_values) + d * 4)
-                for word in range(w + i * RUN * 2, w + (i + 1) * RUN * 2, 4):
-                    a0, a1, a2, a3 = dots(a0, a1, a2, a3, word, LINE, load_i8(v))
-                    v += head_pad * 2
-            add((a0, a1, a2, a3), to + d, size, w + WEIGHTS_SCALE, LINE)
+                v, ahead = v_cache + load_i64(run + _RUN.values) + d * 2, load_i64(run + _RUN.next_values) + d * 16
+                for part in range(0, RUN * 2, piece):
+                    _fetch(v_cache + ahead, v_cache + ahead + 128)
+                    if r == 0:
+                        _fetch(k_cache + ahead, k_cache + ahead + 128)
+                    ahead += 256
+                    begin = w + i * RUN * 2 + part
+                    for word in range(begin, begin + piece, 4):
+                        sums = add(sums, word, LINE, load_i8(v), load_i8(v + to_right * 2))
+                        v += head_pad * 2
+            accumulate(sums, to + d * 4, to_right * 4, size, w + WEIGHTS_SCALE, LINE)
 
     return values
 
 
-def _by_rows(loop: Any, dot: Any) -> Any:
-    """Return a loop over all rows that see a key of the chunk at `base`: four at a time, then the rest together."""
-    one, two, three, four = (loop(dot, count) for count in (1, 2, 3, 4))
-
+def _at_least(count: int, exact: Any, fewer: Any) -> Any:
     @inline
-    def run(item, base, first, stop):  # type: ignore[no-untyped-def]
-        rows = load_i64(item + ITEM.rows)
-        for r in range(0, rows, 4):
-            if sees(item, r, base):
-                if r + 3 < rows:
-                    four(item, r, first, stop)
-                elif r + 2 < rows:
-                    three(item, r, first, stop)
-                elif r + 1 < rows:
-                    two(item, r, first, stop)
-                else:
-                    one(item, r, first, stop)
+    def run(item, r, rows, first, stop):  # type: ignore[no-untyped-def]
+        if rows >= count:
+            exact(item, r, first, stop)
+        else:
+            fewer(item, r, rows, first, stop)
 
     return run
 
 
-def _attend(dot: Any) -> Any:
-    scores, values = _by_rows(_score_loop, dot), _by_rows(_value_loop, dot)
+def _by_rows(loop: Any, block: Block) -> Any:
+    """Return a loop over all rows that see a key of the chunk at `base`: as many at a time as there are sums for."""
+    step = block.rows
+    some: Any = inline(lambda item, r, rows, first, stop: None)
+    for count in range(1, step + 1):
+        some = _at_least(count, loop(block, count), some)
+
+    @inline
+    def run(item, base, first, stop):  # type: ignore[no-untyped-def]
+        rows = load_i64(item + ITEM.rows)
+        for r in range(0, rows, step):
+            if sees(item, r, step, base):
+                some(item, r, rows - r, first, stop)
+
+    return run
+
+
+def _attend(block: Block) -> Any:
+    scores, values = _by_rows(_score_loop, block), _by_rows(_value_loop, block)
     soften = soften_rows(softmax(IN_INT16, is_scaled=True))
 
     @inline
@@ -266,5 +247,5 @@ def _attend(dot: Any) -> Any:
     return attend
 
 
-attention_i8_avx2 = made_kernel("attention_i8_avx2", attention_items(_prepare, _attend(int16_pairs.dot_avx2)))
-attention_i8_avx512 = made_kernel("attention_i8_avx512", attention_items(_prepare, _attend(int16_pairs.dot_avx512)))
+attention_i8_avx2 = made_kernel("attention_i8_avx2", attention_items(_prepare, _attend(Block(256, 4, 1))))
+attention_i8_avx512 = made_kernel("attention_i8_avx512", attention_items(_prepare, _attend(Block(512, 8, 2))))
