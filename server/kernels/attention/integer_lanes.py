@@ -17,12 +17,12 @@ from ...device.attention_layout import CHUNK, RUN, RUN_BYTES, RUNS_BYTES, VALUES
 from ..isa import simd
 from ..isa.int16_pairs import INT16_MAX, load_i8, store_i16, sums_of
 from ..isa.jit import inline, made_kernel
-from ..isa.memory import load_i64, prefetch_to_l2, store_f32, store_i64
+from ..isa.memory import hidden, load_i64, prefetch_to_l2, store_f32, store_i64
 from ..records import ATTENTION, offsets
 from .cache_elements import INT8_MAX, LEAST, load_first
 from .items import ITEM, attention_items
 from .lane_items import block_place, line_of, scales_of, sees, soften_rows
-from .softmax import IN_INT16, LINE, WEIGHTS_SCALE, softmax
+from .softmax import IN_FLOAT32, LINE, WEIGHTS_SCALE, narrow_weights, softmax
 from .state import state_bytes
 
 
@@ -229,9 +229,15 @@ def _by_rows(loop: Any, block: Block) -> Any:
     return run
 
 
+@inline
+def _narrow_rows(item):  # type: ignore[no-untyped-def]
+    for i in range(hidden(load_i64(item + ITEM.rows))):
+        narrow_weights(line_of(item, i))
+
+
 def _attend(block: Block) -> Any:
     scores, values = _by_rows(_score_loop, block), _by_rows(_value_loop, block)
-    soften = soften_rows(softmax(IN_INT16, is_scaled=True))
+    soften = soften_rows(softmax(IN_FLOAT32, is_scaled=True))
 
     @inline
     def attend(item, begin, end):  # type: ignore[no-untyped-def]
@@ -242,6 +248,7 @@ def _attend(block: Block) -> Any:
             _gather_scales(item, first, stop)
             scores(item, base, first, stop)
             soften(item, base)
+            _narrow_rows(item)
             values(item, base, first, stop)
 
     return attend

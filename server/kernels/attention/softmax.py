@@ -103,8 +103,13 @@ def _exp2(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _store_i16(at, a, b, c, d):  # type: ignore[no-untyped-def]
-    """Store CHUNK int16, followed by the scale that makes the largest INT16_MAX."""
+def narrow_weights(at):  # type: ignore[no-untyped-def]
+    """Convert a row's float32 weights to int16 in place, followed by the scale that makes the largest INT16_MAX.
+
+    The maximum and the division take long. This is not a part of the softmax so that hosts compute those of many rows
+    at the same time.
+    """
+    a, b, c, d = simd.load(at), simd.load(at + 64), simd.load(at + 128), simd.load(at + 192)
     largest = simd.splat(_largest(a, b, c, d))
     by = simd.where_at_least(largest, simd.splat(LEAST), simd.div(simd.splat(INT16_MAX), largest))
     int16_pairs.store_i16(at, simd.mul(a, by))
@@ -114,7 +119,7 @@ def _store_i16(at, a, b, c, d):  # type: ignore[no-untyped-def]
     store_f32(at + WEIGHTS_SCALE, simd.first_lane(simd.mul(largest, simd.splat(1.0 / INT16_MAX))))
 
 
-IN_FLOAT32, IN_INT16 = Weights(_exp2, simd.store_four), Weights(_exp2, _store_i16)
+IN_FLOAT32 = Weights(_exp2, simd.store_four)
 
 
 @inline
