@@ -20,8 +20,8 @@ from ..isa.jit import inline, made_kernel
 from ..isa.memory import hidden, load_i64, prefetch_to_l2, store_f32, store_i64
 from ..records import ATTENTION, offsets
 from .cache_elements import INT8_MAX, LEAST, load_first
-from .items import ITEM, attention_items
-from .lane_items import block_place, line_of, scales_of, sees, soften_rows
+from .items import ITEM, attention_items, end_key
+from .lane_items import line_of, place_of, scales_of, sees, soften_rows
 from .softmax import IN_FLOAT32, LINE, WEIGHTS_SCALE, narrow_weights, softmax
 from .state import state_bytes
 
@@ -92,8 +92,8 @@ def _prepare(item):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _go_on(item, base, begin, end):  # type: ignore[no-untyped-def]
-    """Make the next chunk the current one, and find the next at `base`, with keys begin <= t < end."""
+def _go_on(item, head, base, begin, end):  # type: ignore[no-untyped-def]
+    """Make the next chunk the current one, and find the next of a kv head at `base`, with keys begin <= t < end."""
     op, block_size = load_i64(item + ITEM.op), load_i64(load_i64(item + ITEM.op) + ATTENTION.block_size)
     head_pad = load_i64(op + ATTENTION.head_pad)
     k_cache, v_cache = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.v_cache)
@@ -104,7 +104,7 @@ def _go_on(item, base, begin, end):  # type: ignore[no-untyped-def]
         store_i64(run + _RUN.scales, load_i64(run + _RUN.next_scales))
         if begin < t + RUN and t < end:
             block = t // block_size
-            place, at = block_place(item, block), t - block * block_size
+            place, at = place_of(item, head, block), t - block * block_size
             scales = place + head_pad * block_size + at * 4
             store_i64(run + _RUN.next_keys, place + at * 2)
             store_i64(run + _RUN.next_values, place + at * head_pad)
@@ -241,10 +241,15 @@ def _attend(block: Block) -> Any:
 
     @inline
     def attend(item, begin, end):  # type: ignore[no-untyped-def]
-        _go_on(item, begin // CHUNK * CHUNK, begin, end)
+        head, next_key = load_i64(item + ITEM.kv_head), load_i64(item + ITEM.next_key)
+        _go_on(item, head, begin // CHUNK * CHUNK, begin, end)
         for base in range(begin // CHUNK * CHUNK, end, CHUNK):
             first, stop = max(0, begin - base) // RUN, (min(CHUNK, end - base) + RUN - 1) // RUN
-            _go_on(item, base + CHUNK, begin, end)
+            if base + CHUNK < end:
+                _go_on(item, head, base + CHUNK, begin, end)
+            else:
+                after = end_key(item, load_i64(item + ITEM.tokens) - 1)
+                _go_on(item, load_i64(item + ITEM.next_head), next_key // CHUNK * CHUNK, next_key, after)
             _gather_scales(item, first, stop)
             scores(item, base, first, stop)
             soften(item, base)

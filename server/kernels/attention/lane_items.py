@@ -32,11 +32,17 @@ def scales_of(item):  # type: ignore[no-untyped-def]
 
 
 @inline
-def block_place(item, block):  # type: ignore[no-untyped-def]
-    """Return the offset in bytes, from the cache's first block, of block `block` of the item's sequence and kv head."""
+def place_of(item, head, block):  # type: ignore[no-untyped-def]
+    """Return the offset in bytes, from the cache's first block, of block `block` of the item's sequence and a kv head."""
     op = load_i64(item + ITEM.op)
     at = load_i32(load_i64(item + ITEM.table) + block * 4) * load_i64(op + ATTENTION.block_stride)
-    return at + load_i64(item + ITEM.kv_head) * load_i64(op + ATTENTION.block_bytes)
+    return at + head * load_i64(op + ATTENTION.block_bytes)
+
+
+@inline
+def block_place(item, block):  # type: ignore[no-untyped-def]
+    """Return the same of the item's kv head."""
+    return place_of(item, load_i64(item + ITEM.kv_head), block)
 
 
 @inline
