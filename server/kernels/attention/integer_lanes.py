@@ -1,4 +1,4 @@
-"""Attention on lanes over int8 keys and values by pairwise integer products (VPMADDWD); lanes.py uses FMA instead.
+"""Attention on lanes over 8-bit keys and values by pairwise integer products (VPMADDWD); lanes.py uses FMA instead.
 
 The cache lies in pairs (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_pad][2]. Widened to int16 it is
 the instruction's operand. A query becomes int16 once for each item, with its own scale. A chunk's weights, multiplied
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from ...device.attention_layout import CHUNK, RUN, RUN_BYTES, RUNS_BYTES, VALUES
 from ..isa import simd
-from ..isa.int16_pairs import INT16_MAX, load_i8, store_i16, sums_of
-from ..isa.jit import inline, made_kernel
+from ..isa.int16_pairs import FLOAT8, INT8, INT16_MAX, Codes, store_i16, sums_of
+from ..isa.jit import Kernel, inline, made_kernel
 from ..isa.memory import hidden, load_i64, prefetch_to_l2, store_f32, store_i64
 from ..records import ATTENTION, offsets
-from .cache_elements import INT8_MAX, LEAST, load_first
+from .cache_elements import LEAST, load_first
 from .items import ITEM, attention_items, end_key
 from .lane_items import line_of, place_of, scales_of, sees, soften_rows
 from .softmax import IN_FLOAT32, LINE, WEIGHTS_SCALE, narrow_weights, softmax
@@ -59,9 +59,8 @@ def _queries(item):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _narrow_query(query, to, head_dim):  # type: ignore[no-untyped-def]
+def _narrow_query(query, to, head_dim, limit):  # type: ignore[no-untyped-def]
     """Convert a float32 query to int16, padded with zeros. Returns its scale, NaN if an element is not finite."""
-    limit = min(INT16_MAX, 0x7FFFFFFF // (int(INT8_MAX) * head_dim)) * 1.0  # keeps every sum within int32
     zero = highest = strange = simd.splat(0.0)
     for d in range(0, head_dim, 16):
         value = load_first(query + d * 4, min(head_dim - d, 16))
@@ -76,19 +75,30 @@ def _narrow_query(query, to, head_dim):  # type: ignore[no-untyped-def]
     return largest / limit + simd.sum_lanes(strange)
 
 
-@inline
-def _prepare(item):  # type: ignore[no-untyped-def]
-    """Convert the queries of all rows to int16."""
-    op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
-    head_dim, head_pad = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.head_pad)
-    at = load_i64(item + ITEM.row) * load_i64(op + ATTENTION.ldc) + load_i64(item + ITEM.first_head) * head_dim
-    token, r = load_i64(op + ATTENTION.qkv) + at * 4, 0
-    while r < rows:
-        for head in range(group):
-            to = _queries(item) + (r + head) * head_pad * 2
-            scale = _narrow_query(token + head * head_dim * 4, to, head_dim)
-            store_f32(_query_scales(item) + (r + head) * 4, scale)
-        token, r = token + load_i64(op + ATTENTION.ldc) * 4, r + group
+def _most(largest: int, count: int) -> int:
+    """Return the largest int16 that keeps the sum of `count` products with codes up to `largest` within int32."""
+    return min(INT16_MAX, 0x7FFFFFFF // (largest * count))
+
+
+def _prepare(codes: Codes) -> Any:
+    _, largest, unit = codes
+    most = inline(_most)
+
+    @inline
+    def prepare(item):  # type: ignore[no-untyped-def]
+        """Convert the queries of all rows to int16."""
+        op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
+        head_dim, head_pad = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.head_pad)
+        at = load_i64(item + ITEM.row) * load_i64(op + ATTENTION.ldc) + load_i64(item + ITEM.first_head) * head_dim
+        token, r, limit = load_i64(op + ATTENTION.qkv) + at * 4, 0, most(largest, head_dim) * 1.0
+        while r < rows:
+            for head in range(group):
+                to = _queries(item) + (r + head) * head_pad * 2
+                scale = _narrow_query(token + head * head_dim * 4, to, head_dim, limit)
+                store_f32(_query_scales(item) + (r + head) * 4, scale * unit)
+            token, r = token + load_i64(op + ATTENTION.ldc) * 4, r + group
+
+    return prepare
 
 
 @inline
@@ -129,6 +139,7 @@ class Block(NamedTuple):
     bits: int  # of a register
     rows: int  # at most
     vectors: int  # of sixteen keys, or of sixteen elements of values
+    codes: Codes
 
 
 @inline
@@ -142,7 +153,7 @@ def _fetch(left, right):  # type: ignore[no-untyped-def]
 
 def _score_loop(block: Block, count: int) -> Any:
     vectors, (zeros, add, store, _) = block.vectors, sums_of(block.bits, count, block.vectors)
-    piece, half = 32 // vectors, 128 if vectors == 1 else 0
+    load, piece, half = block.codes.load, 32 // vectors, 128 if vectors == 1 else 0
 
     @inline
     def scores(item, r, first, stop):  # type: ignore[no-untyped-def]
@@ -163,7 +174,7 @@ def _score_loop(block: Block, count: int) -> Any:
                 if r == 0:
                     _fetch(v_cache + again + d * 8, v_cache + again_right + d * 8 + half)
                 for word in range(q + d, q + d + piece, 4):
-                    sums = add(sums, word, size, load_i8(left), load_i8(right))
+                    sums = add(sums, word, size, load(left), load(right))
                     left, right = left + stride, right + stride
             store(sums, s + i * RUN * 4, (j - i) * RUN * 4, LINE, by, 4)
 
@@ -172,7 +183,7 @@ def _score_loop(block: Block, count: int) -> Any:
 
 def _value_loop(block: Block, count: int) -> Any:
     vectors, (zeros, add, _, accumulate) = block.vectors, sums_of(block.bits, count, block.vectors)
-    piece = 32 // vectors
+    load, piece = block.codes.load, 32 // vectors
 
     @inline
     def values(item, r, first, stop):  # type: ignore[no-untyped-def]
@@ -194,7 +205,7 @@ def _value_loop(block: Block, count: int) -> Any:
                     ahead += 256
                     begin = w + i * RUN * 2 + part
                     for word in range(begin, begin + piece, 4):
-                        sums = add(sums, word, LINE, load_i8(v), load_i8(v + to_right * 2))
+                        sums = add(sums, word, LINE, load(v), load(v + to_right * 2))
                         v += head_pad * 2
             accumulate(sums, to + d * 4, to_right * 4, size, w + WEIGHTS_SCALE, LINE)
 
@@ -203,41 +214,34 @@ def _value_loop(block: Block, count: int) -> Any:
 
 def _at_least(count: int, exact: Any, fewer: Any) -> Any:
     @inline
-    def run(item, r, rows, first, stop):  # type: ignore[no-untyped-def]
-        if rows >= count:
+    def run(item, r, first, stop):  # type: ignore[no-untyped-def]
+        if load_i64(item + ITEM.rows) - r >= count:
             exact(item, r, first, stop)
         else:
-            fewer(item, r, rows, first, stop)
+            fewer(item, r, first, stop)
 
     return run
 
 
 def _by_rows(loop: Any, block: Block) -> Any:
     """Return a loop over all rows that see a key of the chunk at `base`: as many at a time as there are sums for."""
-    step = block.rows
-    some: Any = inline(lambda item, r, rows, first, stop: None)
-    for count in range(1, step + 1):
+    step, some = block.rows, loop(block, 1)
+    for count in range(2, step + 1):
         some = _at_least(count, loop(block, count), some)
 
     @inline
     def run(item, base, first, stop):  # type: ignore[no-untyped-def]
-        rows = load_i64(item + ITEM.rows)
-        for r in range(0, rows, step):
+        for r in range(0, load_i64(item + ITEM.rows), step):
             if sees(item, r, step, base):
-                some(item, r, rows - r, first, stop)
+                some(item, r, first, stop)
 
     return run
 
 
-@inline
-def _narrow_rows(item):  # type: ignore[no-untyped-def]
-    for i in range(hidden(load_i64(item + ITEM.rows))):
-        narrow_weights(line_of(item, i))
-
-
 def _attend(block: Block) -> Any:
     scores, values = _by_rows(_score_loop, block), _by_rows(_value_loop, block)
-    soften = soften_rows(softmax(IN_FLOAT32, is_scaled=True))
+    soften, unit = soften_rows(softmax(IN_FLOAT32, is_scaled=True)), block.codes.unit
+    limit = float(_most(block.codes.largest, CHUNK))
 
     @inline
     def attend(item, begin, end):  # type: ignore[no-untyped-def]
@@ -253,11 +257,17 @@ def _attend(block: Block) -> Any:
             _gather_scales(item, first, stop)
             scores(item, base, first, stop)
             soften(item, base)
-            _narrow_rows(item)
+            for i in range(hidden(load_i64(item + ITEM.rows))):
+                narrow_weights(line_of(item, i), limit, unit)
             values(item, base, first, stop)
 
     return attend
 
 
-attention_i8_avx2 = made_kernel("attention_i8_avx2", attention_items(_prepare, _attend(Block(256, 4, 1))))
-attention_i8_avx512 = made_kernel("attention_i8_avx512", attention_items(_prepare, _attend(Block(512, 8, 2))))
+def _kernel(name: str, block: Block) -> Kernel:
+    return made_kernel(name, attention_items(_prepare(block.codes), _attend(block)))
+
+
+attention_i8_avx2 = _kernel("attention_i8_avx2", Block(256, 4, 1, INT8))
+attention_i8_avx512 = _kernel("attention_i8_avx512", Block(512, 8, 2, INT8))
+attention_e4m3_avx512 = _kernel("attention_e4m3_avx512", Block(512, 8, 2, FLOAT8))

@@ -33,7 +33,7 @@ def scales_of(item):  # type: ignore[no-untyped-def]
 
 @inline
 def place_of(item, head, block):  # type: ignore[no-untyped-def]
-    """Return the offset in bytes, from the cache's first block, of block `block` of the item's sequence and a kv head."""
+    """Return the offset in bytes, from the cache's first block, of a block of the item's sequence and a kv head."""
     op = load_i64(item + ITEM.op)
     at = load_i32(load_i64(item + ITEM.table) + block * 4) * load_i64(op + ATTENTION.block_stride)
     return at + head * load_i64(op + ATTENTION.block_bytes)

@@ -31,6 +31,29 @@ def load_i8(builder: Any, address: Any) -> Any:
     return builder.bitcast(builder.sext(codes, ir.VectorType(_I16, 2 * simd.LANES)), _V)
 
 
+@emitted(simd.float32x16, types.int64)
+def load_e4m3(builder: Any, address: Any) -> Any:
+    """Load sixteen pairs of float8 times 16: whole numbers to +-3840, cut off below 1 / 16."""
+    codes = builder.load(pointer(builder, address, ir.VectorType(_I8, 2 * simd.LANES), READ), align=1)
+    whole, every = builder.zext(codes, _PAIRS), lambda value: ir.Constant(_PAIRS, [value] * 2 * simd.LANES)
+    significand = builder.or_(builder.and_(builder.shl(whole, every(8)), every(0x700)), every(0x800))
+    places = builder.and_(builder.sub(every(14), builder.lshr(whole, every(3))), every(15))
+    value = builder.lshr(significand, places)
+    is_negative = builder.icmp_signed("<", codes, ir.Constant(codes.type, [0] * 2 * simd.LANES))
+    return builder.bitcast(builder.select(is_negative, builder.sub(every(0), value), value), _V)
+
+
+class Codes(NamedTuple):
+    """How 8-bit elements become int16."""
+
+    load: Any  # address -> sixteen pairs
+    largest: int
+    unit: float  # value of 1
+
+
+INT8, FLOAT8 = Codes(load_i8, 127, 1.0), Codes(load_e4m3, 3840, 1 / 16)
+
+
 @emitted(types.void, types.int64, simd.float32x16)
 def store_i16(builder: Any, address: Any, value: Any) -> Any:
     """Store sixteen values in -32768..32767 as the nearest int16, ties to even; NaN is stored as an arbitrary number.
