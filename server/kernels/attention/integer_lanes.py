@@ -1,12 +1,12 @@
-"""Attention on lanes over 8-bit keys and values by pairwise integer products (VPMADDWD); lanes.py uses FMA instead.
+"""Attention on lanes over 8-bit keys and values by pairs of integer products (VPMADDWD); lanes.py uses FMA instead.
 
-The cache lies in pairs (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_pad][2]. Widened to int16 it is
-the instruction's operand. A query becomes int16 once for each item, with its own scale. A chunk's weights, multiplied
-by V's scales, become int16 by the largest of them. Sums over a head or a chunk are exact in int32 in any order, and
-scales depend on the row and the chunk alone. A slot without a token has weight zero.
+The cache lies in pairs (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_pad][2]. Widened to int16
+(float8: to whole 16ths) it is the instruction's operand. A query becomes int16 once for each item, with its own scale.
+A chunk's weights, multiplied by V's scales, become int16 by the largest of them. Sums over a head or a chunk are exact
+in int32 in any order, and scales depend on the row and the chunk alone. A slot without a token has weight zero.
 
-Lines of the next chunk are prefetched as fast as those of this chunk are used, once for each four rows; the first four
-rows prefetch again half a chunk later, which measured faster, as if some of the first requests were dropped.
+Lines of the next chunk are prefetched as fast as those of this chunk are used, once for each block of rows, and across
+the end of an item. The first block prefetches again half a chunk later, which measured faster.
 """
 
 from __future__ import annotations
@@ -167,8 +167,7 @@ def _score_loop(block: Block, count: int) -> Any:
             run, last = _runs(item) + i * RUN_BYTES, _runs(item) + j * RUN_BYTES
             left, right = k_cache + load_i64(run + _RUN.keys), k_cache + load_i64(last + _RUN.keys)
             ahead, ahead_right = load_i64(run + _RUN.next_values), load_i64(last + _RUN.next_values)
-            again, again_right = load_i64(run + _RUN.values), load_i64(last + _RUN.values)
-            sums = zeros()
+            sums, again, again_right = zeros(), load_i64(run + _RUN.values), load_i64(last + _RUN.values)
             for d in range(0, size, piece):  # elements after the head are multiplied by zeros of the query
                 _fetch(k_cache + ahead + d * 8, k_cache + ahead_right + d * 8 + half)
                 if r == 0:

@@ -105,8 +105,7 @@ def _exp2(x):  # type: ignore[no-untyped-def]
 def narrow_weights(at, limit, unit):  # type: ignore[no-untyped-def]
     """Convert a row's float32 weights to int16 in place, the largest to `limit`; their scale, times `unit`, follows.
 
-    The maximum and the division take long. This is not a part of the softmax so that hosts compute those of many rows
-    at the same time.
+    Its long chain is apart from the softmax so that hosts work on many rows at the same time.
     """
     a, b, c, d = simd.load(at), simd.load(at + 64), simd.load(at + 128), simd.load(at + 192)
     largest = simd.splat(_largest(a, b, c, d))

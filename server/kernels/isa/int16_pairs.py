@@ -24,23 +24,27 @@ _PAIRS = ir.VectorType(_I16, 2 * simd.LANES)
 _V, _VI = ir.VectorType(ir.FloatType(), simd.LANES), ir.VectorType(_I32, simd.LANES)
 
 
+def _every(value: int) -> Any:
+    return ir.Constant(_PAIRS, [value] * _PAIRS.count)
+
+
 @emitted(simd.float32x16, types.int64)
 def load_i8(builder: Any, address: Any) -> Any:
     """Load sixteen pairs of int8."""
     codes = builder.load(pointer(builder, address, ir.VectorType(_I8, 2 * simd.LANES), READ), align=1)
-    return builder.bitcast(builder.sext(codes, ir.VectorType(_I16, 2 * simd.LANES)), _V)
+    return builder.bitcast(builder.sext(codes, _PAIRS), _V)
 
 
 @emitted(simd.float32x16, types.int64)
 def load_e4m3(builder: Any, address: Any) -> Any:
     """Load sixteen pairs of float8 times 16: whole numbers to +-3840, cut off below 1 / 16."""
     codes = builder.load(pointer(builder, address, ir.VectorType(_I8, 2 * simd.LANES), READ), align=1)
-    whole, every = builder.zext(codes, _PAIRS), lambda value: ir.Constant(_PAIRS, [value] * 2 * simd.LANES)
-    significand = builder.or_(builder.and_(builder.shl(whole, every(8)), every(0x700)), every(0x800))
-    places = builder.and_(builder.sub(every(14), builder.lshr(whole, every(3))), every(15))
-    value = builder.lshr(significand, places)
+    whole = builder.zext(codes, _PAIRS)
+    zero, three, eight, fourteen, fifteen, top, one = (_every(n) for n in (0, 3, 8, 14, 15, 0x700, 0x800))
+    significand = builder.or_(builder.and_(builder.shl(whole, eight), top), one)
+    value = builder.lshr(significand, builder.and_(builder.sub(fourteen, builder.lshr(whole, three)), fifteen))
     is_negative = builder.icmp_signed("<", codes, ir.Constant(codes.type, [0] * 2 * simd.LANES))
-    return builder.bitcast(builder.select(is_negative, builder.sub(every(0), value), value), _V)
+    return builder.bitcast(builder.select(is_negative, builder.sub(zero, value), value), _V)
 
 
 class Codes(NamedTuple):
@@ -84,12 +88,8 @@ class Sums(NamedTuple):
 
 
 def sums_of(bits: int, rows: int, vectors: int) -> Sums:
-    """Return sums in registers of `bits` bits. If there is one vector of pairs, what is on the right is ignored.
-
-    An instruction of the host may wait for the sum before it, so only many sums, which do not, keep its units busy.
-    """
+    """Return sums in registers of `bits` bits: many keep the host's units busy. One vector ignores what is right."""
     kind = types.UniTuple(simd.float32x16, rows * vectors)
-    rest = (types.int64,) * 5
 
     @emitted(kind)
     def zeros(builder: Any) -> Any:
@@ -106,7 +106,7 @@ def sums_of(bits: int, rows: int, vectors: int) -> Sums:
         return cgutils.pack_array(builder, totals)
 
     def to_memory(is_added: bool) -> Any:
-        @emitted(types.void, kind, *rest)
+        @emitted(types.void, kind, *[types.int64] * 5)
         def write(builder: Any, sums: Any, at: Any, to_right: Any, step: Any, scale: Any, scale_step: Any) -> Any:
             totals = iter(cgutils.unpack_tuple(builder, sums))
             for _ in range(rows):
