@@ -151,9 +151,15 @@ def _fetch(left, right):  # type: ignore[no-untyped-def]
     prefetch_to_l2(right + 64)
 
 
+def _end_of_words(vectors: int) -> Any:
+    """Return the identity, or if a word has many products `hidden`: unrolled loops only take longer to compile."""
+    return hidden if vectors > 1 else inline(lambda end: end)
+
+
 def _score_loop(block: Block, count: int) -> Any:
     vectors, (zeros, add, store, _) = block.vectors, sums_of(block.bits, count, block.vectors)
     load, piece, half = block.codes.load, 32 // vectors, 128 if vectors == 1 else 0
+    end_of = _end_of_words(vectors)
 
     @inline
     def scores(item, r, first, stop):  # type: ignore[no-untyped-def]
@@ -172,7 +178,7 @@ def _score_loop(block: Block, count: int) -> Any:
                 _fetch(k_cache + ahead + d * 8, k_cache + ahead_right + d * 8 + half)
                 if r == 0:
                     _fetch(v_cache + again + d * 8, v_cache + again_right + d * 8 + half)
-                for word in range(q + d, q + d + piece, 4):
+                for word in range(q + d, end_of(q + d + piece), 4):
                     sums = add(sums, word, size, load(left), load(right))
                     left, right = left + stride, right + stride
             store(sums, s + i * RUN * 4, (j - i) * RUN * 4, LINE, by, 4)
@@ -182,7 +188,7 @@ def _score_loop(block: Block, count: int) -> Any:
 
 def _value_loop(block: Block, count: int) -> Any:
     vectors, (zeros, add, _, accumulate) = block.vectors, sums_of(block.bits, count, block.vectors)
-    load, piece = block.codes.load, 32 // vectors
+    load, piece, end_of = block.codes.load, 32 // vectors, _end_of_words(vectors)
 
     @inline
     def values(item, r, first, stop):  # type: ignore[no-untyped-def]
@@ -203,7 +209,7 @@ def _value_loop(block: Block, count: int) -> Any:
                         _fetch(k_cache + ahead, k_cache + ahead + 128)
                     ahead += 256
                     begin = w + i * RUN * 2 + part
-                    for word in range(begin, begin + piece, 4):
+                    for word in range(begin, end_of(begin + piece), 4):
                         sums = add(sums, word, LINE, load(v), load(v + to_right * 2))
                         v += head_pad * 2
             accumulate(sums, to + d * 4, to_right * 4, size, w + WEIGHTS_SCALE, LINE)
