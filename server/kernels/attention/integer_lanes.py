@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ...device.attention_layout import CHUNK, RUN, RUN_BYTES, RUNS_BYTES, VALUES
 from ..isa import simd
 from ..isa.int16_pairs import FLOAT8, INT8, INT16_MAX, Codes, store_i16, sums_of
-from ..isa.jit import Kernel, inline, made_kernel
+from ..isa.jit import inline, made_kernel
 from ..isa.memory import hidden, load_i64, prefetch_to_l2, store_f32, store_i64
 from ..records import ATTENTION, offsets
 from .cache_elements import LEAST, load_first
@@ -243,7 +243,7 @@ def _by_rows(loop: Any, block: Block) -> Any:
     return run
 
 
-def _attend(block: Block) -> Any:
+def _attention(block: Block) -> Any:
     scores, values = _by_rows(_score_loop, block), _by_rows(_value_loop, block)
     soften, unit = soften_rows(softmax(IN_FLOAT32, is_scaled=True)), block.codes.unit
     limit = float(_most(block.codes.largest, CHUNK))
@@ -266,13 +266,9 @@ def _attend(block: Block) -> Any:
                 narrow_weights(line_of(item, i), limit, unit)
             values(item, base, first, stop)
 
-    return attend
+    return attention_items(_prepare(block.codes), attend)
 
 
-def _kernel(name: str, block: Block) -> Kernel:
-    return made_kernel(name, attention_items(_prepare(block.codes), _attend(block)))
-
-
-attention_i8_avx2 = _kernel("attention_i8_avx2", Block(256, 4, 1, INT8))
-attention_i8_avx512 = _kernel("attention_i8_avx512", Block(512, 8, 2, INT8))
-attention_e4m3_avx512 = _kernel("attention_e4m3_avx512", Block(512, 8, 2, FLOAT8))
+attention_i8_avx2 = made_kernel("attention_i8_avx2", _attention(Block(256, 4, 1, INT8)))
+attention_i8_avx512 = made_kernel("attention_i8_avx512", _attention(Block(512, 8, 2, INT8)))
+attention_e4m3_avx512 = made_kernel("attention_e4m3_avx512", _attention(Block(512, 8, 2, FLOAT8)))
