@@ -23,18 +23,16 @@ _PAIRS = ir.VectorType(_I16, 2 * simd.LANES)
 _VI = ir.VectorType(_I32, simd.LANES)
 
 
-def every_word(builder: Any, word: Any, flip: int = 0) -> Any:
-    """Broadcast the word, with the bits of `flip` inverted, to every lane."""
+def every_word(builder: Any, word: Any) -> Any:
+    """Broadcast the word to every lane."""
     one = builder.load(pointer(builder, word, _I32, READ), align=2)
-    if flip:
-        one = builder.xor(one, ir.Constant(_I32, flip))
     first = builder.insert_element(ir.Constant(_VI, ir.Undefined), one, ir.Constant(_I32, 0))
     return builder.shuffle_vector(first, ir.Constant(_VI, ir.Undefined), ir.Constant(_VI, [0] * simd.LANES))
 
 
-def _word_and_line(builder: Any, word: Any, line: Any, flip: int = 0) -> tuple[Any, Any]:
-    """Load the word, with the bits of `flip` inverted, in every lane, and the line, both as int32 lanes."""
-    return every_word(builder, word, flip), builder.load(pointer(builder, line, _VI, READ), align=4)
+def _word_and_line(builder: Any, word: Any, line: Any) -> tuple[Any, Any]:
+    """Load the word in every lane, and the line, both as int32 lanes."""
+    return every_word(builder, word), builder.load(pointer(builder, line, _VI, READ), align=4)
 
 
 class BFloat(ir.types.Type):  # type: ignore[misc]
@@ -146,14 +144,21 @@ DOT_I8_CODES, DOT_E4M3 = _both(_codes_of_line(float_of_int8)), _both(_codes_of_l
 DOT_E5M2 = _both(_codes_of_line(float_of_e5m2))
 
 
-# Inverting the top bit adds 128 to a signed byte: VPDPBUSD multiplies unsigned by signed bytes.
-_TOP_BITS = 0x80808080
+def _unsigned(builder: Any, word: Any) -> Any:
+    """Load the word in every lane, with 128 added to each signed byte: VPDPBUSD multiplies unsigned by signed bytes.
+
+    Adding is inverting the top bits. They are hidden from LLVM, which would invert the word in a general register: its
+    broadcast takes a turn of the units that multiply, while a word in memory is broadcast when it is loaded.
+    """
+    bits = builder.bitcast(ir.Constant(_VI, [0x80808080] * simd.LANES), _V)
+    bits = instruction.call(builder, "llvm.arithmetic.fence.v16f32", _V, bits)
+    return builder.xor(every_word(builder, word), builder.bitcast(bits, _VI))
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
 def dot_i8_avx512_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     """Return sums + sum of four (a + 128) * w by VPDPBUSD, in 512-bit registers."""
-    a, w = _word_and_line(builder, word, line, flip=_TOP_BITS)
+    a, w = _unsigned(builder, word), builder.load(pointer(builder, line, _VI, READ), align=4)
     total = builder.bitcast(sums, _VI)
     total = instruction.call(builder, "llvm.x86.avx512.vpdpbusd.512", _VI, total, *_as_bytes(builder, a, w, 64))
     return builder.bitcast(total, _V)
@@ -162,7 +167,7 @@ def dot_i8_avx512_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
 def dot_i8_avx2_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     """Return sums + sum of four (a + 128) * w by VPDPBUSD, in two 256-bit registers (AVX-VNNI)."""
-    a, w = _word_and_line(builder, word, line, flip=_TOP_BITS)
+    a, w = _unsigned(builder, word), builder.load(pointer(builder, line, _VI, READ), align=4)
     total, half = builder.bitcast(sums, _VI), ir.VectorType(_I32, 8)
     halves = []
     for part in range(2):
