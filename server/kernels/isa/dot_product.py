@@ -144,22 +144,24 @@ DOT_I8_CODES, DOT_E4M3 = _both(_codes_of_line(float_of_int8)), _both(_codes_of_l
 DOT_E5M2 = _both(_codes_of_line(float_of_e5m2))
 
 
-def _unsigned(builder: Any, word: Any) -> Any:
-    """Load the word in every lane, with 128 added to each signed byte: VPDPBUSD multiplies unsigned by signed bytes.
+def _unsigned(builder: Any, words: Any) -> Any:
+    """Add 128 to the signed bytes of a word in every lane: VPDPBUSD multiplies unsigned by signed bytes.
 
     Adding is inverting the top bits. They are hidden from LLVM, which would invert the word in a general register: its
     broadcast takes a turn of the units that multiply, while a word in memory is broadcast when it is loaded.
     """
-    bits = builder.bitcast(ir.Constant(_VI, [0x80808080] * simd.LANES), _V)
-    bits = instruction.call(builder, "llvm.arithmetic.fence.v16f32", _V, bits)
-    return builder.xor(every_word(builder, word), builder.bitcast(bits, _VI))
+    count = words.type.count
+    floats = ir.VectorType(ir.FloatType(), count)
+    bits = builder.bitcast(ir.Constant(words.type, [0x80808080] * count), floats)
+    bits = instruction.call(builder, f"llvm.arithmetic.fence.v{count}f32", floats, bits)
+    return builder.xor(words, builder.bitcast(bits, words.type))
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
 def dot_i8_avx512_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     """Return sums + sum of four (a + 128) * w by VPDPBUSD, in 512-bit registers."""
-    a, w = _unsigned(builder, word), builder.load(pointer(builder, line, _VI, READ), align=4)
-    total = builder.bitcast(sums, _VI)
+    a, w = _word_and_line(builder, word, line)
+    total, a = builder.bitcast(sums, _VI), _unsigned(builder, a)
     total = instruction.call(builder, "llvm.x86.avx512.vpdpbusd.512", _VI, total, *_as_bytes(builder, a, w, 64))
     return builder.bitcast(total, _V)
 
@@ -167,11 +169,11 @@ def dot_i8_avx512_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
 def dot_i8_avx2_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     """Return sums + sum of four (a + 128) * w by VPDPBUSD, in two 256-bit registers (AVX-VNNI)."""
-    a, w = _unsigned(builder, word), builder.load(pointer(builder, line, _VI, READ), align=4)
+    a, w = _word_and_line(builder, word, line)
     total, half = builder.bitcast(sums, _VI), ir.VectorType(_I32, 8)
-    halves = []
+    x, halves = _unsigned(builder, _part(builder, a, 0)), []
     for part in range(2):
-        c, x, y = (_part(builder, v, part) for v in (total, a, w))
+        c, y = (_part(builder, v, part) for v in (total, w))
         halves.append(instruction.call(builder, "llvm.x86.avx512.vpdpbusd.256", half, c, *_as_bytes(builder, x, y, 32)))
     total = builder.shuffle_vector(*halves, ir.Constant(_VI, list(range(16))))
     return builder.bitcast(total, _V)
