@@ -145,15 +145,11 @@ DOT_E5M2 = _both(_codes_of_line(float_of_e5m2))
 
 
 def _unsigned(builder: Any, words: Any) -> Any:
-    """Add 128 to the signed bytes of a word in every lane: VPDPBUSD multiplies unsigned by signed bytes.
-
-    Adding is inverting the top bits. They are hidden from LLVM, which would invert the word in a general register: its
-    broadcast takes a turn of the units that multiply, while a word in memory is broadcast when it is loaded.
-    """
-    count = words.type.count
-    floats = ir.VectorType(ir.FloatType(), count)
-    bits = builder.bitcast(ir.Constant(words.type, [0x80808080] * count), floats)
-    bits = instruction.call(builder, f"llvm.arithmetic.fence.v{count}f32", floats, bits)
+    """Add 128 to signed bytes by inverting their top bits: VPDPBUSD multiplies unsigned by signed bytes."""
+    # Hidden from LLVM, which inverts words in general registers: those are broadcast by units that multiply too.
+    floats = ir.VectorType(ir.FloatType(), words.type.count)
+    bits = builder.bitcast(ir.Constant(words.type, [0x80808080] * floats.count), floats)
+    bits = instruction.call(builder, f"llvm.arithmetic.fence.v{floats.count}f32", floats, bits)
     return builder.xor(words, builder.bitcast(bits, words.type))
 
 
@@ -186,8 +182,7 @@ def _part(builder: Any, vector: Any, part: int) -> Any:
 
 
 def _as_bytes(builder: Any, a: Any, w: Any, count: int) -> list[Any]:
-    kind = ir.VectorType(ir.IntType(8), count)
-    return [builder.bitcast(a, kind), builder.bitcast(w, kind)]
+    return [builder.bitcast(each, ir.VectorType(ir.IntType(8), count)) for each in (a, w)]
 
 
 def _halves(builder: Any, words: Any) -> tuple[Any, Any]:
