@@ -23,18 +23,16 @@ _PAIRS = ir.VectorType(_I16, 2 * simd.LANES)
 _VI = ir.VectorType(_I32, simd.LANES)
 
 
-def every_word(builder: Any, word: Any, flip: int = 0) -> Any:
-    """Broadcast the word, with the bits of `flip` inverted, to every lane."""
+def every_word(builder: Any, word: Any) -> Any:
+    """Broadcast the word to every lane."""
     one = builder.load(pointer(builder, word, _I32, READ), align=2)
-    if flip:
-        one = builder.xor(one, ir.Constant(_I32, flip))
     first = builder.insert_element(ir.Constant(_VI, ir.Undefined), one, ir.Constant(_I32, 0))
     return builder.shuffle_vector(first, ir.Constant(_VI, ir.Undefined), ir.Constant(_VI, [0] * simd.LANES))
 
 
-def _word_and_line(builder: Any, word: Any, line: Any, flip: int = 0) -> tuple[Any, Any]:
-    """Load the word, with the bits of `flip` inverted, in every lane, and the line, both as int32 lanes."""
-    return every_word(builder, word, flip), builder.load(pointer(builder, line, _VI, READ), align=4)
+def _word_and_line(builder: Any, word: Any, line: Any) -> tuple[Any, Any]:
+    """Load the word in every lane, and the line, both as int32 lanes."""
+    return every_word(builder, word), builder.load(pointer(builder, line, _VI, READ), align=4)
 
 
 class BFloat(ir.types.Type):  # type: ignore[misc]
@@ -146,15 +144,20 @@ DOT_I8_CODES, DOT_E4M3 = _both(_codes_of_line(float_of_int8)), _both(_codes_of_l
 DOT_E5M2 = _both(_codes_of_line(float_of_e5m2))
 
 
-# Inverting the top bit adds 128 to a signed byte: VPDPBUSD multiplies unsigned by signed bytes.
-_TOP_BITS = 0x80808080
+def _unsigned(builder: Any, words: Any) -> Any:
+    """Add 128 to signed bytes by inverting their top bits: VPDPBUSD multiplies unsigned by signed bytes."""
+    # Hidden from LLVM, which inverts words in general registers: those are broadcast by units that multiply too.
+    floats = ir.VectorType(ir.FloatType(), words.type.count)
+    bits = builder.bitcast(ir.Constant(words.type, [0x80808080] * floats.count), floats)
+    bits = instruction.call(builder, f"llvm.arithmetic.fence.v{floats.count}f32", floats, bits)
+    return builder.xor(words, builder.bitcast(bits, words.type))
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
 def dot_i8_avx512_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     """Return sums + sum of four (a + 128) * w by VPDPBUSD, in 512-bit registers."""
-    a, w = _word_and_line(builder, word, line, flip=_TOP_BITS)
-    total = builder.bitcast(sums, _VI)
+    a, w = _word_and_line(builder, word, line)
+    total, a = builder.bitcast(sums, _VI), _unsigned(builder, a)
     total = instruction.call(builder, "llvm.x86.avx512.vpdpbusd.512", _VI, total, *_as_bytes(builder, a, w, 64))
     return builder.bitcast(total, _V)
 
@@ -162,11 +165,11 @@ def dot_i8_avx512_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
 def dot_i8_avx2_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     """Return sums + sum of four (a + 128) * w by VPDPBUSD, in two 256-bit registers (AVX-VNNI)."""
-    a, w = _word_and_line(builder, word, line, flip=_TOP_BITS)
+    a, w = _word_and_line(builder, word, line)
     total, half = builder.bitcast(sums, _VI), ir.VectorType(_I32, 8)
-    halves = []
+    x, halves = _unsigned(builder, _part(builder, a, 0)), []
     for part in range(2):
-        c, x, y = (_part(builder, v, part) for v in (total, a, w))
+        c, y = (_part(builder, v, part) for v in (total, w))
         halves.append(instruction.call(builder, "llvm.x86.avx512.vpdpbusd.256", half, c, *_as_bytes(builder, x, y, 32)))
     total = builder.shuffle_vector(*halves, ir.Constant(_VI, list(range(16))))
     return builder.bitcast(total, _V)
@@ -179,8 +182,7 @@ def _part(builder: Any, vector: Any, part: int) -> Any:
 
 
 def _as_bytes(builder: Any, a: Any, w: Any, count: int) -> list[Any]:
-    kind = ir.VectorType(ir.IntType(8), count)
-    return [builder.bitcast(a, kind), builder.bitcast(w, kind)]
+    return [builder.bitcast(each, ir.VectorType(ir.IntType(8), count)) for each in (a, w)]
 
 
 def _halves(builder: Any, words: Any) -> tuple[Any, Any]:

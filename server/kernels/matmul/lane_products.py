@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..isa import neon, simd
 from ..isa.jit import inline
-from ..isa.memory import prefetch, stack_lines
+from ..isa.memory import prefetch, prefetch_to_l2, stack_lines
 from .loop import LINE
 
 ROWS = 4  # multiplied together, or twice as many; a panel's sixteen rows are a multiple
@@ -80,7 +80,7 @@ def _both_tiles(of_tile: Any) -> Any:
     """Return the product of column tiles one after the other."""
 
     @inline
-    def products(a, b0, b1, width, panels, sums):  # type: ignore[no-untyped-def]
+    def products(a, b0, b1, width, panels, sums, ahead):  # type: ignore[no-untyped-def]
         for tile in range(width):
             of_tile(a, b0 + tile * (b1 - b0), panels, sums + tile * LINE)
 
@@ -110,14 +110,23 @@ def _store_rows(sums, c0, c1, c2, c3, d0, d1, d2, d3):  # type: ignore[no-untype
     store_tiles(sums + 3 * SUMS, c3, d3)
 
 
+@inline
+def _fetch(ahead, k):  # type: ignore[no-untyped-def]
+    """Prefetch what is due beside panel k: `ahead` is an address, and the bytes from it on for each panel."""
+    first, size = ahead
+    for at in range(first + k * size, first + (k + 1) * size, LINE):
+        prefetch_to_l2(at)
+
+
 def by_two_tiles(step: Step, panel: int) -> Any:
     """Return the product of four rows by two column tiles at once, for hosts with 32 registers of 512 bits."""
     add, lines, word, at_once = _four_rows(step), step.lines, step.word, step.at_once
 
     @inline
-    def products(a, b0, b1, width, panels, sums):  # type: ignore[no-untyped-def]
+    def products(a, b0, b1, width, panels, sums, ahead):  # type: ignore[no-untyped-def]
         c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = simd.splat(0.0)
         for k in range(panels):
+            _fetch(ahead, k)
             for i in range(0, lines, at_once):
                 at, line = a + k * panel + i * word, (k * lines + i) * LINE
                 c0, c1, c2, c3, d0, d1, d2, d3 = add(c0, c1, c2, c3, d0, d1, d2, d3, at, b0 + line, b1 + line)
@@ -134,10 +143,11 @@ def eight_by_two_tiles(step: Step, panel: int) -> Any:
     add, lines, word, row, at_once = _four_rows(step), step.lines, step.word, step.row, step.at_once
 
     @inline
-    def products(a, b0, b1, width, panels, sums):  # type: ignore[no-untyped-def]
+    def products(a, b0, b1, width, panels, sums, ahead):  # type: ignore[no-untyped-def]
         c0 = c1 = c2 = c3 = c4 = c5 = c6 = c7 = simd.splat(0.0)
         d0 = d1 = d2 = d3 = d4 = d5 = d6 = d7 = simd.splat(0.0)
         for k in range(panels):
+            _fetch(ahead, k)
             for i in range(0, lines, at_once):
                 at, line = a + k * panel + i * word, (k * lines + i) * LINE
                 left, right = b0 + line, b1 + line
@@ -190,17 +200,17 @@ class Widened(NamedTuple):
 
 
 def widened(wide: Widened, four_rows: Any) -> Any:
-    """Return the function `(a, b0, b1, width, panels, sums, scratch)` of four rows of panels of 64-byte rows."""
+    """Return the function `(a, b0, b1, width, panels, sums, scratch, ahead)` of four rows of panels of 64-byte rows."""
     widen, step = wide
     target_row, size = step.row, ROWS * step.row
     products = four_rows(step, size)
 
     @inline
-    def of_four(a, b0, b1, width, panels, sums, scratch):  # type: ignore[no-untyped-def]
+    def of_four(a, b0, b1, width, panels, sums, scratch, ahead):  # type: ignore[no-untyped-def]
         for k in range(panels):
             for row in range(ROWS):
                 widen(a + (k * PANEL_ROWS + row) * 64, scratch + k * size + row * target_row)
-        products(scratch, b0, b1, width, panels, sums)
+        products(scratch, b0, b1, width, panels, sums, ahead)
 
     return of_four
 
@@ -210,7 +220,7 @@ def unchanged(step: Step, four_rows: Any) -> Any:
     products = four_rows(step, PANEL_ROWS * step.row)
 
     @inline
-    def of_four(a, b0, b1, width, panels, sums, scratch):  # type: ignore[no-untyped-def]
-        products(a, b0, b1, width, panels, sums)
+    def of_four(a, b0, b1, width, panels, sums, scratch, ahead):  # type: ignore[no-untyped-def]
+        products(a, b0, b1, width, panels, sums, ahead)
 
     return of_four

@@ -33,6 +33,10 @@ from .lane_products import (
 from .loop import AHEAD, LINE, matmul_loop, rows_of, scaled_weights, stored_weights
 from .weight_codes import from_mxfp8
 
+# Products of few rows prefetch the weights of the next two column tiles: each block of rows a part of them.
+_FETCHING_BLOCKS = 16  # with more, waiting for the first of them costs little
+_FETCHED_BYTES = 1 << 18  # of two column tiles; they and the next two stay in the second-level cache
+
 
 class Scaling(NamedTuple):
     """How sums are scaled."""
@@ -92,25 +96,30 @@ def _item(product: Product, output: epilogue.Output) -> Any:
     eight, at_most = (four, ROWS) if eight_rows is None else (unchanged(step, eight_rows), 2 * ROWS)
     tile_panels, row_bytes = tile_lines // step.lines, step.row
     weights_of = stored_weights(tile_lines) if convert is None else scaled_weights(convert)
+    pair_bytes = 2 * step.lines * LINE  # of a panel's weights
+    most_panels = _FETCHED_BYTES // pair_bytes if convert is None else 0
 
     @inline
     def item(op, n, width, begin, end, scratch):  # type: ignore[no-untyped-def]
         """Multiply rows `begin` to `end` by column tiles n and n + 1, or n alone if `width` is 1."""
         b0, b1, k_tiles = weights_of(op, n, width, scratch)
         panels, sums = k_tiles * tile_panels, stack_sums()
-        first = begin
+        first, blocks = begin, (end - begin + at_most - 1) // at_most
+        ahead, fetched = b0 + panels * pair_bytes, 0
+        if blocks <= _FETCHING_BLOCKS and panels <= most_panels:
+            fetched = (pair_bytes // LINE + blocks - 1) // blocks * LINE
         while first < end:
             a = load_i64(op + MATMUL.activations) + (first // 16 * 16 * panels + first % 16) * row_bytes
             count = min(at_most - first % at_most, end - first)  # a share of rows may begin at any multiple of four
             if count > ROWS:  # rows after the last are the panel's padding
-                eight(a, b0, b1, width, panels, sums, scratch)
+                eight(a, b0, b1, width, panels, sums, scratch, (ahead, fetched))
             elif count > 1:
-                four(a, b0, b1, width, panels, sums, scratch)
+                four(a, b0, b1, width, panels, sums, scratch, (ahead, fetched))
             else:
                 one(a, b0, b1, panels, sums)
             for i in range(count):
                 finish(op, first + i, n, width, sums + i * SUMS)
-            first += count
+            first, ahead = first + count, ahead + panels * fetched
 
     return item
 
