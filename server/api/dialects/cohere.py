@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from ...errors import InvalidRequest
 from ...types import PoolingParams, TokenizedText
+from ..errors import unsupported
 from ..http.body import body_of
 from ..http.event_stream import until_disconnect
 from ..http.openapi import OF_BODIES, documented, errors_of
@@ -54,7 +55,7 @@ async def _embed(origin: Origin, body: CohereEmbedRequest, service: Service) -> 
     require_kind(service, is_classifier=False)
     for name in ("images", "inputs"):
         if (body.model_extra or {}).get(name):
-            raise InvalidRequest(f"{name} is not supported by this server: send texts.", name, "unsupported_parameter")
+            raise unsupported(name, " is not supported by this server: send texts.")
     dimensions, size = body.output_dimension, facts.size
     if dimensions is not None and dimensions > size:
         raise InvalidRequest(f"output_dimension is {dimensions}: an embedding has {size}.", "output_dimension")

@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field
 
 from ...errors import InvalidRequest, NotFound
 from ...text.tokenizer import read_json
+from ..errors import unsupported
 from ..http.body import body_of
 from ..http.openapi import OF_BODIES, documented, errors_of
 from ..pipeline.prompts import Prompt, chat_prompt, check_ids, encode, template_source
@@ -117,9 +118,7 @@ async def tokenizer_info(service: ServiceOf) -> dict[str, Any]:
 async def _content_tokens(model: ServedModel, body: TokenizeRequest, content: str) -> ContentTokens:
     """Return the tokens of llama.cpp's `content`, which may be empty."""
     if body.parse_special is False:
-        raise InvalidRequest(
-            "parse_special: marks of the vocabulary are always read as such.", "parse_special", "unsupported_parameter"
-        )
+        raise unsupported("parse_special", ": marks of the vocabulary are always read as such.")
     tokens = list(await encode(model, content, bool(body.add_special), "content")) if content else []
     return ContentTokens(tokens=[_piece(model, i) for i in tokens] if body.with_pieces else tokens)
 
