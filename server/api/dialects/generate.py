@@ -1,13 +1,12 @@
 """POST /generate of LMDeploy: a text or token ids in, a text with its tokens out."""
 
 from collections.abc import Iterable
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from ...errors import InvalidRequest
 from ..errors import as_body, refuse_given
-from ..http.body import body_of
+from ..http.body import BodyOf
 from ..http.openapi import OF_BODIES, STREAM, documented, errors_of
 from ..http.origin import origin_of
 from ..pipeline.deltas import Delta
@@ -33,9 +32,7 @@ REFUSED = ("image_data", "return_routed_experts", "repetition_ngram_size", "repe
     responses=STREAM | errors_of(401, 408, 429, *OF_BODIES),
     openapi_extra=documented(GenerateRequest, GenerateAnswer),
 )
-async def generate(
-    request: Request, body: Annotated[GenerateRequest, Depends(body_of(GenerateRequest))], service: ServiceOf
-) -> Response:
+async def generate(request: Request, body: BodyOf[GenerateRequest], service: ServiceOf) -> Response:
     """Continue a text or tokens, whole or as a stream."""
     continued, has_logprobs = _completion_request(body), bool(body.return_logprob)
     checked = validated(origin_of(request), continued, service)

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from ...errors import InvalidRequest, NotFound
 from ...text.tokenizer import read_json
 from ..errors import unsupported
-from ..http.body import body_of
+from ..http.body import BodyOf
 from ..http.openapi import OF_BODIES, documented, errors_of
 from ..pipeline.prompts import Prompt, chat_prompt, check_ids, encode, template_source
 from ..service import ServedModel, ServiceOf
@@ -74,9 +74,7 @@ class DetokenizeResponse(WireModel):
 
 
 @router.post("/tokenize", responses=errors_of(*OF_BODIES), openapi_extra=documented(TokenizeRequest))
-async def tokenize(
-    body: Annotated[TokenizeRequest, Depends(body_of(TokenizeRequest))], service: ServiceOf
-) -> TokenizeResponse | ContentTokens:
+async def tokenize(body: BodyOf[TokenizeRequest], service: ServiceOf) -> TokenizeResponse | ContentTokens:
     """Token ids of a text or of a conversation."""
     model = service.model
     service.require_name(body.model)
@@ -93,9 +91,7 @@ async def tokenize(
 
 
 @router.post("/detokenize", responses=errors_of(*OF_BODIES), openapi_extra=documented(DetokenizeRequest))
-async def detokenize(
-    body: Annotated[DetokenizeRequest, Depends(body_of(DetokenizeRequest))], service: ServiceOf
-) -> DetokenizeResponse:
+async def detokenize(body: BodyOf[DetokenizeRequest], service: ServiceOf) -> DetokenizeResponse:
     """Text of token ids, special tokens included."""
     model = service.model
     service.require_name(body.model)
