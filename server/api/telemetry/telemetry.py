@@ -15,7 +15,6 @@ from ..config import ApiConfig
 from ..host_memory import HostMemory
 from ..keys.use import Accounts
 from . import device_families as f
-from . import phases_log
 from .device_account import DeviceAccount, device_account, show_device
 from .engine_metrics import EngineMetrics
 from .families import ALIASES, INJECTED_FAULTS, REJECTIONS
@@ -26,7 +25,7 @@ from .overload import show_admission, show_memory
 from .recovery import show_recovery
 from .request_metrics import RequestMetrics
 from .request_observer import LifeObserver, RequestObserver
-from .stats_log import PaceLog, ThroughputLog
+from .stats_log import PaceLog, ThroughputLog, log_phases, requests_log
 from .tracing import SpanExporter
 
 
@@ -47,8 +46,8 @@ class Telemetry:
         self.throughput = ThroughputLog(clock)
         self.accounts: list[DeviceAccount] = []  # of each engine, once it is ready
         self.at_request_end: list[LifeObserver] = []
-        if phases_log.log.isEnabledFor(logging.DEBUG):
-            self.at_request_end.append(phases_log.log_phases)
+        if requests_log.isEnabledFor(logging.DEBUG):
+            self.at_request_end.append(log_phases)
         self._spans: SpanExporter | None = None
         if config.otlp_traces_endpoint is not None:
             self._spans = SpanExporter(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
