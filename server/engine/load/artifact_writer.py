@@ -192,7 +192,7 @@ _BLOCK = 1 << 20
 
 
 def reserve(file: BinaryIO, num_bytes: int, by_call: bool = hasattr(os, "posix_fallocate")) -> None:
-    """Extend the file to `num_bytes` with every block on the disk. Raises OSError without room: later it would be a SIGBUS.
+    """Extend the file to `num_bytes` with every block on the disk. Raises OSError without room, not a SIGBUS later.
 
     macOS has no posix_fallocate: zeros are written instead, which takes as long as writing the file.
     """
