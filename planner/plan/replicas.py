@@ -20,7 +20,7 @@ from ...server.device.instances import Instance
 from ...server.errors import SettingsError
 from ...server.models.spec import ModelSpec
 from ...server.scheduler.batching import POLICIES
-from ...server.workload.workload import Workload
+from ...workload.workload import Workload
 from ..model_names import resolve_decoder
 from ..simulate.load_bands import LOAD_FIGURES, LoadFigure, load_band
 from .demand import Demand
