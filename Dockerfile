@@ -26,6 +26,7 @@ COPY server ./server
 COPY planner ./planner
 COPY console ./console
 COPY testkit ./testkit
+COPY workload ./workload
 COPY loadtests ./loadtests
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/venv/bin/python -m pip install --no-deps --no-index --no-compile /wheels/*.whl \

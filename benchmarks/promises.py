@@ -30,7 +30,7 @@ from neuronserve.loadtests.session import run_loop
 from neuronserve.loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
 from neuronserve.server.device.chips import INFERENTIA2
 from neuronserve.server.settings.model import DEFAULT_MODEL
-from neuronserve.server.workload.slo import Slo
+from neuronserve.workload.slo import Slo
 
 MEMORY_SLOWNESS, COMPUTE_SLOWNESS = 8, 200  # a step of 64 tokens takes 17 ms, a prompt of 512 40 ms
 MAX_LAG_MS = 100.0  # the server computes on the generator's CPUs

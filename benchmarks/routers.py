@@ -30,7 +30,7 @@ from neuronserve.server.route.config import RouteConfig
 from neuronserve.server.route.fleet import Fleet
 from neuronserve.server.route.prompt import CHUNK_BYTES, CHUNK_TOKENS, Prompt, prompt_of
 from neuronserve.server.scheduler.router import Router
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.workload import Workload
 
 ANSWER_TOKENS = 150
 SHARED = 4  # system prompts of 4 chunks

@@ -21,7 +21,7 @@ from ..server.clock import NS
 from ..server.device.catalog import instances
 from ..server.errors import DeviceMemoryError, SettingsError
 from ..server.models.public import models
-from ..server.workload.workload import Workload
+from ..workload.workload import Workload
 from .question import Lengths, Question, Row
 
 

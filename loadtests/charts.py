@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..server.workload.slo import Slo
+from ..workload.slo import Slo
 from .records import RequestRecord
 from .svg import Axis, Point, Series, chart
 from .sweep import cost_by_limit

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..server.device.prices import HOUR_S, PRICE_BASES, PriceBasis, rent_usd, usd_per_million
-from ..server.workload.slo import Slo
+from ..workload.slo import Slo
 from .metrics import is_good
 from .rate import HourRate
 from .records import RequestRecord

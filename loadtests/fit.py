@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..server.workload.lengths import LengthRange
+from ..workload.lengths import LengthRange
 from .errors import SpecError
 from .specs import DatasetName, DatasetSpec
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from ..server.workload.slo import Slo
+from ..workload.slo import Slo
 from .errors import SpecError
 from .scenario import SECTIONS, key_names
 

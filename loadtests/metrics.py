@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..server.workload.slo import Slo
+from ..workload.slo import Slo
 from .records import RequestRecord
 
 PERCENTILES = (50, 90, 95, 99)

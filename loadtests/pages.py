@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from math import log
 
-from ..server.workload.slo import Slo
+from ..workload.slo import Slo
 from . import html_page as html
 from .charts import run_charts, sweep_charts
 from .page_parts import Result, alerts, cost_tables, dollars, figure, lead, record_sections, title

@@ -12,8 +12,8 @@ import msgspec
 
 from ..server.clock import NS
 from ..server.errors import SettingsError
-from ..server.workload.arrivals import Arrivals
-from ..server.workload.synthetic import random_stream
+from ..workload.arrivals import Arrivals
+from ..workload.synthetic import random_stream
 from .datasets.dataset import Dataset, make_dataset
 from .driver import Schedule
 from .errors import SpecError

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ..server.errors import SettingsError
-from ..server.workload.slo import Slo
+from ..workload.slo import Slo
 from .errors import SpecError
 from .specs import Scenario, Spec
 

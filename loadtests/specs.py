@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from ..server.device.prices import DEFAULT_REGION, PriceBasis
-from ..server.workload.arrivals import Ramp
-from ..server.workload.slo import Slo
+from ..workload.arrivals import Ramp
+from ..workload.slo import Slo
 from .openai_api import Backend
 
 TraceName = Literal["azure-trace", "burstgpt-trace", "csv-trace", "mooncake-trace"]

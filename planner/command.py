@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ..server.config.disaggregation import Disaggregation
 from ..server.settings.base import write_report
-from ..server.workload.workload import Workload
+from ..workload.workload import Workload
 from . import references
 from .emit.folder import Emission, emit
 from .plan import encoder_table

@@ -114,6 +114,10 @@ class RequestError(NeuronserveError):
     kind = "invalid_request_error"
     code: str | None = None
 
+    def __init_subclass__(cls, status: int | None = None, kind: str | None = None, code: str | None = None) -> None:
+        """Set what differs from the base: the HTTP status, OpenAI's `type`, and the code."""
+        cls.status, cls.kind, cls.code = status or cls.status, kind or cls.kind, code or cls.code
+
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.message, self.param = message, param
@@ -124,172 +128,103 @@ class InvalidRequest(RequestError):
     """The request is malformed, out of range, or can never be served by this model."""
 
 
-class ModelNotFound(RequestError):
+class ModelNotFound(RequestError, status=404, code="model_not_found"):
     """The request names a model that this server does not serve."""
 
-    status = 404
-    code = "model_not_found"
 
-
-class PayloadTooLarge(RequestError):
+class PayloadTooLarge(RequestError, status=413):
     """The body is larger than the server reads."""
 
-    status = 413
 
-
-class TokenizerFailed(RequestError):
+class TokenizerFailed(RequestError, status=500, kind="server_error", code="tokenizer_failed"):
     """The checkpoint's tokenizer fails on a text; for example, a pattern takes too many steps."""
 
-    status = 500
-    kind = "server_error"
-    code = "tokenizer_failed"
 
-
-class QueueFull(RequestError):
+class QueueFull(RequestError, status=429, kind="rate_limit_error", code="queue_full"):
     """The bounded queue is full; the client may try again later. `limit` names the setting that refused it."""
 
-    status = 429
-    kind = "rate_limit_error"
-    code = "queue_full"
     limit = "max_num_queued_reqs"
     retry_after_s = 1
 
 
-class Overloaded(QueueFull):
+class Overloaded(QueueFull, code="overloaded"):
     """The server can take the request later, in about `retry_after_s` seconds."""
-
-    code = "overloaded"
 
     def __init__(self, message: str, limit: str, retry_after_s: int, code: str | None = None) -> None:
         super().__init__(message, code=code)
         self.limit, self.retry_after_s = limit, retry_after_s
 
 
-class Unavailable(RequestError):
+class Unavailable(RequestError, status=503, kind="service_unavailable", code="draining"):
     """The server is draining: it finishes open requests and takes no new ones."""
 
-    status = 503
-    kind = "service_unavailable"
-    code = "draining"
 
-
-class EngineDead(RequestError):
+class EngineDead(RequestError, status=503, kind="engine_error", code="engine_dead"):
     """The engine process has ended; every open request ends with this error."""
 
-    status = 503
-    kind = "engine_error"
-    code = "engine_dead"
 
-
-class PoisonRequest(RequestError):
+class PoisonRequest(RequestError, status=500, kind="engine_error", code="poison_request"):
     """An engine died twice while it computed this request alone."""
 
-    status = 500
-    kind = "engine_error"
-    code = "poison_request"
 
-
-class GenerationFailed(RequestError):
+class GenerationFailed(RequestError, status=500, kind="server_error", code="generation_failed"):
     """The model failed on this request alone."""
 
-    status = 500
-    kind = "server_error"
-    code = "generation_failed"
 
-
-class Unauthorized(RequestError):
+class Unauthorized(RequestError, status=401, kind="authentication_error", code="invalid_api_key"):
     """The request has no API key, or an unknown one."""
 
-    status = 401
-    kind = "authentication_error"
-    code = "invalid_api_key"
 
-
-class Forbidden(RequestError):
+class Forbidden(RequestError, status=403, kind="permission_error", code="insufficient_permissions"):
     """The request's API key is valid but does not open this endpoint."""
 
-    status = 403
-    kind = "permission_error"
-    code = "insufficient_permissions"
 
-
-class RateLimited(QueueFull):
+class RateLimited(QueueFull, code="rate_limit_exceeded"):
     """The request's API key has reached its `limit`, which OpenAI's error object names in `type`."""
-
-    code = "rate_limit_exceeded"
 
     def __init__(self, message: str, limit: str, retry_after_s: int) -> None:
         super().__init__(message)
         self.kind, self.limit, self.retry_after_s = limit, limit, max(1, retry_after_s)
 
 
-class RequestTimeout(RequestError):
+class RequestTimeout(RequestError, status=408, kind="timeout_error", code="timeout"):
     """The request's own time limit passed before any part of its answer was there."""
 
-    status = 408
-    kind = "timeout_error"
-    code = "timeout"
 
-
-class UnsupportedMediaType(RequestError):
+class UnsupportedMediaType(RequestError, status=415):
     """The body is not declared to be JSON. So a web page cannot send it without a browser's preflight request."""
 
-    status = 415
 
-
-class HeadersTooLarge(RequestError):
+class HeadersTooLarge(RequestError, status=431):
     """Request line and headers are larger than the server reads."""
 
-    status = 431
 
-
-class TooManyConnections(RequestError):
+class TooManyConnections(RequestError, status=429, kind="rate_limit_error", code="too_many_connections"):
     """The server holds as many connections as its open files allow."""
 
-    status = 429
-    kind = "rate_limit_error"
-    code = "too_many_connections"
 
-
-class NotFound(RequestError):
+class NotFound(RequestError, status=404, code="not_found"):
     """The request names a stored object or a file that does not exist."""
 
-    status = 404
-    code = "not_found"
 
-
-class StorageFull(RequestError):
+class StorageFull(RequestError, status=507, kind="server_error", code="storage_full"):
     """Nothing more can be stored: the disk is full or fails, or a limit of the settings is reached."""
 
-    status = 507
-    kind = "server_error"
-    code = "storage_full"
 
-
-class HostNotAllowed(Forbidden):
+class HostNotAllowed(Forbidden, code="host_not_allowed"):
     """The Host header names a host that is not this server."""
 
-    code = "host_not_allowed"
 
-
-class CrossOrigin(Forbidden):
+class CrossOrigin(Forbidden, code="cross_origin"):
     """A page of an origin that is not allowed sent the request."""
 
-    code = "cross_origin"
 
-
-class UpdatesDisabled(RequestError):
+class UpdatesDisabled(RequestError, status=403, code="lora_updating_disabled"):
     """The server does not load or unload LoRA adapters while it runs."""
 
-    status = 403
-    code = "lora_updating_disabled"
 
-
-class ProfileError(RequestError):
+class ProfileError(RequestError, status=409, code="profile_error"):
     """A trace cannot be started or stopped now."""
-
-    status = 409
-    code = "profile_error"
 
 
 class KernelAccessError(NeuronserveError):

@@ -14,7 +14,7 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from neuronserve.server.config import EncodeConfig
-from neuronserve.server.config.formats import Dtype, Isa, Quantization, RequestedFormats
+from neuronserve.server.config.formats import Isa
 from neuronserve.server.engine.encode.loading import LoadedEncoder, load_encoder
 from neuronserve.server.settings.engine import EngineSettings
 from neuronserve.server.settings.sources import load_settings
@@ -139,11 +139,10 @@ def write_json(path: Path, value: object) -> None:
 
 def config_of(directory: Path, kernel_cache: str, **changes: Any) -> EncodeConfig:
     """Return the command's default configuration, in float32 and with two threads."""
-    dtype: Dtype = changes.pop("dtype", "float32")
-    quantization: Quantization | None = changes.pop("quantization", None)
     fixed: dict[str, Any] = {
         "device": "inf2.48xlarge",
         "tensor_parallel_size": 1,
+        "dtype": "float32",
         "max_model_len": None,
         "max_num_seqs": 8,
         "max_num_batched_tokens": 256,
@@ -151,14 +150,7 @@ def config_of(directory: Path, kernel_cache: str, **changes: Any) -> EncodeConfi
         "cpu_threads": 2,
         "kernel_checks": load_settings(EngineSettings, ()).kernel_checks,  # NEURONSERVE_KERNEL_CHECKS
     }
-    formats = RequestedFormats(dtype, quantization)
-    return EncodeConfig(
-        model_path=str(directory),
-        dtype=dtype,
-        requested_formats=formats,
-        kernel_cache_dir=kernel_cache,
-        **fixed | changes,
-    )
+    return EncodeConfig(model_path=str(directory), kernel_cache_dir=kernel_cache, **fixed | changes)
 
 
 @contextmanager

@@ -21,7 +21,8 @@ APPLICATIONS = [
     ROOT / "neuronserve" / "testing.py",
     ROOT / "testkit" / "pytest_plugin.py",
 ]
-BESIDE = sorted(path for name in ("planner", "console", "testkit", "loadtests") for path in (ROOT / name).rglob("*.py"))
+PARTS = ("planner", "console", "testkit", "loadtests", "workload")
+BESIDE = sorted(path for name in PARTS for path in (ROOT / name).rglob("*.py"))
 FILES = [*SERVING, *BESIDE, *COMMAND]
 AROUND = sorted(path for folder in ("tools", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 
@@ -138,9 +139,6 @@ def test_imports_go_down(path: Path) -> None:
         assert (
             here == there or ROOMS[there].floor < ROOMS[here].floor or ROOMS[here].floor == ROOMS[there].floor == 0
         ), f"{module_name(path)} imports {name}"
-
-
-PARTS = ("planner", "console", "testkit", "loadtests")
 
 
 @pytest.mark.parametrize("path", SERVING, ids=module_name)

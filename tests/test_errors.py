@@ -14,7 +14,7 @@ from neuronserve.server import errors
 from neuronserve.server.errors import NeuronserveError, RequestError
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("server", "planner", "console", "testkit", "neuronserve/cli", "neuronserve/settings")
+PACKAGES = ("server", "planner", "console", "testkit", "workload", "neuronserve/cli", "neuronserve/settings")
 TEXT = inspect.getdoc(errors) or ""
 CLASSES = {name: each for name, each in vars(errors).items() if isinstance(each, type)}
 LINE = re.compile(r"^(?P<indent>[│├└─ ]*)(?P<name>[A-Z]\w+)(?P<text>.*)$")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("server", "planner", "console", "testkit", "loadtests", "neuronserve", "benchmarks", "tools")
+PACKAGES = ("server", "planner", "console", "testkit", "loadtests", "workload", "neuronserve", "benchmarks", "tools")
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 FILES = [name for name in TRACKED if name.endswith(".py") and name.split("/")[0] in PACKAGES and (ROOT / name).exists()]
 PAGES = [name for name in TRACKED if name.endswith(".md") and name != "CHANGELOG.md" and (ROOT / name).exists()]

@@ -18,7 +18,7 @@ from neuronserve.server.settings.model import DEFAULT_MODEL
 from tests.api.serving import PATIENCE_S, ROOT, until, write_checkpoint
 from tests.depth import thorough
 
-BESIDE = ("planner", "console", "testkit", "loadtests")
+BESIDE = ("planner", "console", "testkit", "loadtests", "workload")
 
 
 @pytest.fixture(scope="module")

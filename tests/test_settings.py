@@ -28,8 +28,8 @@ from neuronserve.server.settings.help_groups import ADVANCED, GROUPS, HEADINGS
 from neuronserve.server.settings.model import DEFAULT_MODEL
 from neuronserve.server.settings.serve import ServeSettings
 from neuronserve.server.settings.sources import load_settings
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.workload.arrivals import Arrivals
+from neuronserve.workload.synthetic import SyntheticWorkload
 
 
 def load(*argv: str) -> ServeSettings:

@@ -24,7 +24,7 @@ def wrong(server: Server) -> int:
 
 
 def test_the_links_below_neuronserve_are_the_folders_beside_it() -> None:
-    for name in ("server", "planner", "console", "testkit", "loadtests"):
+    for name in ("server", "planner", "console", "testkit", "loadtests", "workload"):
         link = ROOT / "neuronserve" / name
         assert link.is_symlink(), name
         assert link.resolve() == ROOT / name
@@ -46,7 +46,7 @@ def test_a_wheel_has_one_top_level_name_and_all_files_of_the_packages(wheel: Pat
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name.split("/")[0].removesuffix(".dist-info").split("-")[0] for name in names} == {"neuronserve"}
     tracked = subprocess.run(
-        ["git", "ls-files", "server", "planner", "console", "testkit", "loadtests"],
+        ["git", "ls-files", "server", "planner", "console", "testkit", "loadtests", "workload"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -27,10 +27,10 @@ from neuronserve.planner.simulate.simulator import run_simulation
 from neuronserve.server.config.formats import StackName
 from neuronserve.server.cost.stacks import STACK_NAMES
 from neuronserve.server.settings.model import DEFAULT_MODEL
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.synthetic import SyntheticWorkload
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.arrivals import Arrivals
+from neuronserve.workload.lengths import LengthRange
+from neuronserve.workload.synthetic import SyntheticWorkload
+from neuronserve.workload.workload import Workload
 from tools.pace_check import INPUT_LEN, OUTPUT_LEN, late_share, load, paced_scenario
 
 LIMIT = 0.10

@@ -21,7 +21,7 @@ from neuronserve.server.kv_cache.hashing import Blob, HashChain
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.kv_cache.stores import Store
 from neuronserve.server.kv_cache.tiers import PrefillRate, Tier, Tiers
-from neuronserve.server.workload.traces import read_trace
+from neuronserve.workload.traces import read_trace
 
 Range = tuple[int, int]
 Turn = tuple[list[int], int]  # known tokens after a request, of which the first so many are its prompt

@@ -21,7 +21,7 @@ import msgspec
 import yaml
 
 from neuronserve.planner.emit.alerts import ALERTS
-from neuronserve.server.api.telemetry.families import BETWEEN_TOKENS, FIRST_TOKEN
+from neuronserve.server.api.telemetry.families import BUCKETS
 from neuronserve.server.device.catalog import INSTANCES
 
 CHART = Path(__file__).resolve().parent.parent / "helm"
@@ -44,7 +44,10 @@ def with_facts(schema: dict[str, Any]) -> dict[str, Any]:
     ]
     devices = {"device": {"enum": [i.name for i in INSTANCES]}, "tensorParallelSize": {"enum": degrees}}
     slo = schema["properties"]["slo"]
-    bounds = {"ttftSeconds": {"enum": list(FIRST_TOKEN)}, "tpotSeconds": {"enum": list(BETWEEN_TOKENS)}}
+    bounds = {
+        "ttftSeconds": {"enum": list(BUCKETS["first_token"])},
+        "tpotSeconds": {"enum": list(BUCKETS["between_tokens"])},
+    }
     objectives = {"slo": slo | {"properties": slo["properties"] | bounds}}
     return schema | {"properties": schema["properties"] | devices | objectives, "allOf": rules}
 

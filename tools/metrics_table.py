@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neuronserve.server.api.telemetry.families import ALIASES, FAMILIES
-from neuronserve.server.api.telemetry.instruments import MetricFamily
+from neuronserve.server.api.telemetry.families import ALIASES, FAMILIES, MetricFamily
 
 
 def table() -> str:

@@ -30,9 +30,9 @@ from neuronserve.planner.simulate.report import SimulationReport
 from neuronserve.planner.simulate.simulator import run_simulation
 from neuronserve.server.settings.engine import EngineSettings
 from neuronserve.server.settings.model import DEFAULT_MODEL
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.workload.arrivals import Arrivals
+from neuronserve.workload.lengths import LengthRange
+from neuronserve.workload.synthetic import SyntheticWorkload
 
 INPUT_LEN, OUTPUT_LEN = 100, 200
 CLIENTS = (1, 4)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import exp
 
-from neuronserve.server.cost.calibration import Calibration, shipped_calibration
-from neuronserve.server.cost.pairs import (
+from neuronserve.planner.plan.pairs import (
     FIGURES,
     PricedPair,
     left_out,
     priced_pairs,
     series_errors,
 )
+from neuronserve.server.cost.calibration import Calibration, shipped_calibration
 from neuronserve.server.cost.shape import unfitted
 from neuronserve.server.cost.speculation import METHODS
 from neuronserve.server.cost.spread import interval

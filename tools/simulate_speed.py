@@ -18,9 +18,9 @@ from neuronserve.planner.simulate.simulator import run_simulation
 from neuronserve.server.config.formats import StackName
 from neuronserve.server.cost.stacks import STACK_NAMES
 from neuronserve.server.models.public import NAMED
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.workload.arrivals import Arrivals
+from neuronserve.workload.lengths import LengthRange
+from neuronserve.workload.synthetic import SyntheticWorkload
 
 MILLION = 1_000_000
 LIMIT_MINUTES = 10.0  # of CPU time, for a million requests

@@ -1,1 +1,1 @@
-"""Datasets: prompts for the requests of a workload (`neuronserve.server.workload`), and users' texts."""
+"""Datasets: prompts for the requests of a workload (`neuronserve.workload`), and users' texts."""

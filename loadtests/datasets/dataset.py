@@ -1,6 +1,6 @@
 """Sessions of a run from a dataset's name. Long sessions are left out and counted.
 
-Lengths, shared prefixes and recorded arrivals come from `server/workload/`, so a simulation of the same settings has
+Lengths, shared prefixes and recorded arrivals come from `workload/`, so a simulation of the same settings has
 the same requests.
 """
 
@@ -12,12 +12,12 @@ from math import inf
 from pathlib import Path
 
 from ...server.errors import SettingsError
-from ...server.workload.arrivals import Arrivals
-from ...server.workload.lengths import LengthRange
-from ...server.workload.sharegpt import sharegpt_workload
-from ...server.workload.synthetic import SyntheticWorkload
-from ...server.workload.traces import TraceFormat, read_trace
-from ...server.workload.workload import Workload
+from ...workload.arrivals import Arrivals
+from ...workload.lengths import LengthRange
+from ...workload.sharegpt import sharegpt_workload
+from ...workload.synthetic import SyntheticWorkload
+from ...workload.traces import TraceFormat, read_trace
+from ...workload.workload import Workload
 from ..errors import DatasetError
 from ..prompts import IdPrompt, Session
 from ..specs import DatasetName, DatasetSpec

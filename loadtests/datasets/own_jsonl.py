@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from ...server.clock import NS
-from ...server.workload.trace_file import TraceFile
-from ...server.workload.traces import seconds_ns
+from ...workload.trace_file import TraceFile
+from ...workload.traces import seconds_ns
 from ..prompts import ChatPrompt, IdPrompt, Prompt, Session, TextPrompt, single
 from ..specs import DatasetSpec
 

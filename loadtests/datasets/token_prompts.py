@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...server.workload.lengths import LengthRange
-from ...server.workload.synthetic import random_stream
-from ...server.workload.workload import Workload
+from ...workload.lengths import LengthRange
+from ...workload.synthetic import random_stream
+from ...workload.workload import Workload
 from ..prompts import IdPrompt, Ids, Session, Turn, single
 from ..specs import DatasetSpec
 from ..vocabulary import Vocabulary

@@ -13,8 +13,8 @@ from math import exp, inf, sqrt
 
 import numpy as np
 
-from ...server.workload.arrivals import Arrivals
-from ...server.workload.workload import IntArray, Workload
+from ...workload.arrivals import Arrivals
+from ...workload.workload import IntArray, Workload
 from .published import PublishedRow
 
 LENGTH_SD = 20.0

@@ -23,7 +23,7 @@ from ...server.cost.stacks import HostWork, Stack
 from ...server.errors import DeviceError, SettingsError
 from ...server.models.spec import ModelSpec
 from ...server.scheduler.batching import POLICIES, BatchingPolicy
-from ...server.workload.workload import FloatArray, Workload
+from ...workload.workload import FloatArray, Workload
 from ..simulate.driver import Driver
 from ..simulate.records import Records
 from ..simulate.routing import RoundRobin

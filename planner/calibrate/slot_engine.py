@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from operator import itemgetter
 
 from ...server.scheduler.batching import BatchingPolicy
-from ...server.workload.workload import Workload
+from ...workload.workload import Workload
 from ..simulate.records import NEVER, EngineTotals, Records
 
 

@@ -16,10 +16,10 @@ from ...server.cost.stacks import STACKS
 from ...server.device.catalog import instance
 from ...server.device.prices import rent_usd
 from ...server.errors import DeviceError
-from ...server.workload.arrivals import Arrivals
-from ...server.workload.lengths import LengthRange
-from ...server.workload.synthetic import SyntheticWorkload
-from ...server.workload.workload import FloatArray, IntArray, Workload
+from ...workload.arrivals import Arrivals
+from ...workload.lengths import LengthRange
+from ...workload.synthetic import SyntheticWorkload
+from ...workload.workload import FloatArray, IntArray, Workload
 from ..simulate.options import SimulationOptions
 from ..simulate.records import Records
 from ..simulate.report import SimulationReport

@@ -12,8 +12,8 @@ from math import ceil, sqrt
 import numpy as np
 
 from ...server.config.disaggregation import Disaggregation
-from ...server.workload.slo import Slo
-from ...server.workload.workload import FloatArray
+from ...workload.slo import Slo
+from ...workload.workload import FloatArray
 from ..simulate.comparison import Comparison
 from ..simulate.simulator import run_simulation
 from .check import simulation_of, why_not_simulated

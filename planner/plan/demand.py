@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...server.errors import SettingsError
-from ...server.workload.workload import IntArray, Workload
+from ...workload.workload import IntArray, Workload
 from .bounds import MAX_RATE, MIN_RATE
 from .options import PlanOptions
 

@@ -14,7 +14,7 @@ from math import hypot, inf, log, sqrt
 import numpy as np
 
 from ...server.scheduler.batching import POLICIES, BatchingPolicy
-from ...server.workload.workload import FloatArray
+from ...workload.workload import FloatArray
 from .batches import StaticBatches, gated, longest_of
 from .formulas import pooling, service_factor
 from .times import Limit, MeanTimes, Wait

@@ -10,7 +10,6 @@ from functools import partial
 from ...server.cost.bucket_edges import ADDED_TOKENS, BucketEdge, PromptGraphs
 from ...server.cost.calibration import default_calibration
 from ...server.cost.evidence import Band, Phase
-from ...server.cost.pairs import SpeculativeBands
 from ...server.cost.pipeline import PipelineModel
 from ...server.cost.speculation import SpeculativeModel, StepTimes, head_of
 from ...server.cost.stacks import Stack
@@ -21,11 +20,12 @@ from ...server.device.instances import Instance
 from ...server.errors import SettingsError
 from ...server.models.spec import ModelSpec
 from ...server.scheduler.batching import POLICIES
-from ...server.workload.workload import Workload
+from ...workload.workload import Workload
 from ..model_names import resolve_decoder
 from ..simulate.load_bands import LOAD_FIGURES, LoadFigure, load_band
 from .demand import Demand
 from .options import Buckets, PlanOptions
+from .pairs import SpeculativeBands
 from .parts import place_of
 from .queueing import Replica
 from .report import Candidate

@@ -17,7 +17,7 @@ from ...server.host.memory import GIB
 from ...server.models.spec import ModelSpec
 from ...server.models.stages import stage_layers
 from ...server.placement.fit import budget_bytes
-from ...server.workload.workload import Workload
+from ...workload.workload import Workload
 from ..model_names import resolve_decoder
 from .demand import Demand
 from .known import Known

@@ -7,8 +7,8 @@ from ...server.config.formats import StackName
 from ...server.device.prices import PriceBasis
 from ...server.settings.base import File, ReportSettings
 from ...server.settings.calibration import TimeSettings
-from ...server.workload.traces import read_trace
-from ...server.workload.workload import Workload
+from ...workload.traces import read_trace
+from ...workload.workload import Workload
 
 WHICH_MODEL = (
     "checkpoint directory, config.json, GGUF file, or a public model such as llama-3.1-8b (docs/reference/models.md); "

@@ -12,7 +12,7 @@ from ...server.device.prices import DEFAULT_REGION
 from ...server.errors import SettingsError
 from ...server.settings.base import File, Numbers, Texts, slice_of, split_commas
 from ...server.settings.catalog import CatalogSettings
-from ...server.workload.workload import Workload
+from ...workload.workload import Workload
 from ..command import View
 from ..emit.folder import Emission
 from ..model_names import resolve_shape

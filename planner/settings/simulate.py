@@ -14,11 +14,11 @@ from ...server.route.rules import PROBE_S, SILENCE_S
 from ...server.settings.base import File, Numbers, slice_of
 from ...server.settings.model import Json
 from ...server.settings.speculation import read_speculation
-from ...server.workload.arrivals import Arrivals
-from ...server.workload.lengths import LengthRange, read_lengths
-from ...server.workload.slo import Slo
-from ...server.workload.synthetic import SyntheticWorkload
-from ...server.workload.workload import TooLong, Workload, fit_context
+from ...workload.arrivals import Arrivals
+from ...workload.lengths import LengthRange, read_lengths
+from ...workload.slo import Slo
+from ...workload.synthetic import SyntheticWorkload
+from ...workload.workload import TooLong, Workload, fit_context
 from ..model_names import resolve_decoder
 from ..simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
 from ..simulate.failures import REPLACEMENT_DELAY_S, Failures, ZoneOutage

@@ -17,7 +17,7 @@ import numpy as np
 from ...server.config import CacheConfig, SchedulerConfig
 from ...server.errors import InvalidRequest, QueueFull
 from ...server.scheduler.admission import check_queue, resolve_max_tokens
-from ...server.workload.workload import Workload
+from ...workload.workload import Workload
 from .disaggregation import Divided
 from .failing_fleet import FailingFleet
 from .fleet import Fleet, first_of

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from ...server.clock import NS
 from ...server.errors import SettingsError
 from ...server.route.rules import PROBE_S, SILENCE_S
-from ...server.workload.synthetic import random_stream
+from ...workload.synthetic import random_stream
 from .records import HOUR_S, NEVER
 
 # docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html

@@ -22,8 +22,8 @@ from ...server.placement.fit import budget_bytes, require_fit
 from ...server.placement.footprint import Footprint, ServingShape, StepLimits
 from ...server.placement.state_layout import num_state_slots
 from ...server.scheduler.batching import POLICIES
-from ...server.workload.slo import Slo
-from ...server.workload.workload import Workload
+from ...workload.slo import Slo
+from ...workload.workload import Workload
 from .autoscaling import MAX_REPLICAS, Autoscaling
 from .failures import Failures
 from .routing import ROUTINGS, Routing

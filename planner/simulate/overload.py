@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...server.clock import NS
-from ...server.workload.workload import IntArray
+from ...workload.workload import IntArray
 
 WARM_UP = 5  # the first fifth of the arrivals fills the deployment
 KEPT = 0.95  # share of the arrivals that must have been served while they came

@@ -19,7 +19,7 @@ from ...server.clock import NS
 from ...server.cost.calibration import default_calibration
 from ...server.cost.evidence import Band
 from ...server.device.prices import usd_per_million
-from ...server.workload.workload import BoolArray, FloatArray, IntArray
+from ...workload.workload import BoolArray, FloatArray, IntArray
 from .bill import Bill, Cost
 from .failing_fleet import FailingFleet
 from .fleet import Fleet

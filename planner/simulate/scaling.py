@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...server.clock import NS
-from ...server.workload.workload import BoolArray, IntArray
+from ...workload.workload import BoolArray, IntArray
 from .fleet import Count, Fleet
 from .records import NEVER
 

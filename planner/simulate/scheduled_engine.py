@@ -18,13 +18,13 @@ from ...server.cost.pricer import StepPricer
 from ...server.kv_cache.manager import KVCacheManager
 from ...server.kv_cache.stores import Peer
 from ...server.kv_cache.tiers import PrefillRate, Tiers
-from ...server.scheduler.decode_run import RunScheduler
 from ...server.scheduler.router import Router
 from ...server.scheduler.scheduler import Scheduler
 from ...server.scheduler.speculative import scheduler_of
 from ...server.types import Request, SampledToken, SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenEvent
-from ...server.workload.slo import Slo
-from ...server.workload.workload import Workload
+from ...workload.slo import Slo
+from ...workload.workload import Workload
+from .decode_run import RunScheduler
 from .records import NEVER, SHARES, Carried, EngineTotals, Records
 
 NO_SLO = Slo()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...server.workload.workload import FloatArray, IntArray
+from ...workload.workload import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
@@ -26,6 +26,8 @@ from ..errors import (
 from .anthropic_error import anthropic_error_bytes
 
 log = logging.getLogger("neuronserve.api")
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 RETRY_AFTER_S = 1
 NOT_OFFERED = {
     "/v1/audio/speech": "speech",
@@ -39,14 +41,31 @@ _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "nullable"})  # in pydantic's paths: a branch of a union
 
 
-class _InternalError(RequestError):
-    status = 500
-    kind = "server_error"
-    code = "internal_error"
+class _InternalError(RequestError, status=500, kind="server_error", code="internal_error"):
+    """A defect of the server."""
 
 
 class _WrongRoute(RequestError):
     """No such path, or not with this method."""
+
+
+def unsupported(param: str, why: str = " is not supported by this server.") -> InvalidRequest:
+    """Return the refusal of a field or a value that this server knows and does not support; `why` follows its name."""
+    return InvalidRequest(f"{param}{why}", param, "unsupported_parameter")
+
+
+def refuse_given(given: Mapping[str, Any] | None, *names: str, before: str = "") -> None:
+    """Raise InvalidRequest for the first of these fields that has a value; `before` is the path of its object."""
+    for name in names:
+        if (given or {}).get(name):
+            raise unsupported(f"{before}{name}")
+
+
+def required(value: T | None, param: str) -> T:
+    """Return `value`. Raises InvalidRequest if it is None."""
+    if value is None:
+        raise InvalidRequest(f"{param} is required.", param)
+    return value
 
 
 def error_object(error: RequestError) -> dict[str, Any]:
@@ -111,6 +130,14 @@ def invalid_body(error: ValidationError | RequestValidationError) -> InvalidRequ
     param = _written(path)
     text = " or ".join(messages)
     return InvalidRequest(f"{param}: {text}" if param else text, param)
+
+
+def as_body(kind: type[M], fields: Mapping[str, Any], is_strict: bool | None = None) -> M:
+    """Return the body that a dialect has made of another one's fields. Raises InvalidRequest that names the field."""
+    try:
+        return kind.model_validate(fields, strict=is_strict)
+    except ValidationError as error:
+        raise invalid_body(error) from error
 
 
 def install(app: FastAPI, offered: Sequence[str], routes: Sequence[BaseRoute] = ()) -> None:

@@ -197,75 +197,64 @@ class TraceConfig:
     max_events: int = 500_000  # in one file; the first ones are kept
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeConfig:
-    """Configuration of an encoder."""
-
-    model_path: str  # a local checkpoint directory
-    device: str
-    tensor_parallel_size: int
-    dtype: Dtype  # of activations, and of weights that are not quantized
-    max_model_len: int | None  # tokens of a text; None = as its files state
-    max_num_seqs: int  # texts in a step
-    max_num_batched_tokens: int  # tokens in a step
-    device_memory_utilization: float
-    cpu_threads: int
-    kernel_cache_dir: str
-    requested_formats: RequestedFormats
-    pooling: PoolingMode | None = None  # None = as the files state
-    normalize: bool | None = None  # None = as the files state
-    kernel_checks: bool = False
-    cpus: tuple[int, ...] = ()
-    catalog: CatalogConfig = CatalogConfig()
-    host_memory_bytes: int | None = None  # limit on the host; None = all available memory
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Configuration of an engine process, which reads no argv and no environment."""
+    """Configuration of an encoder, and what an engine's configuration has beside its own."""
 
     model_path: str  # a local checkpoint directory
     device: str  # instance name, such as inf2.xlarge
     tensor_parallel_size: int
     dtype: Dtype  # of activations, and of weights that are not quantized
-    max_model_len: int | None  # None = the model's own
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_num_queued_reqs: int
-    block_size: int
-    enable_prefix_caching: bool
+    max_model_len: int | None  # tokens of a text or a context; None = as the model's files state
+    max_num_seqs: int  # sequences, or texts of a step
+    max_num_batched_tokens: int  # tokens in a step
     device_memory_utilization: float  # share of each core's memory that may be used
-    num_blocks_override: int | None  # fixed KV block count, instead of as many as the accelerator has room for
     cpu_threads: int  # host threads that run the emulated cores
     kernel_cache_dir: str
-    fit_threads: bool = False  # a step of one token may run on one thread, if more threads gain too little
-    threads_alone: int | None = None  # threads of such a step, as measured by an earlier engine
     cpus: tuple[int, ...] = ()  # of the host, one to pin each thread to; () = not pinned
     quantization: Quantization | Literal["none"] | None = None  # None = as the model's files are
     modules_to_not_convert: tuple[str, ...] = ()
+    groups: WeightGroups | None = None  # of quantization int4; None = as the model's files are
+    allow_unsupported_types: bool = False  # of weights, on a chip without them
+    pooling: PoolingMode | None = None  # None = as the model's files state
+    normalize: bool | None = None  # None = as the model's files state
+    kernel_checks: bool = False  # check every memory access of kernels: slow, for tests
+    catalog: CatalogConfig = CatalogConfig()
+    data_parallel: DataParallel = DataParallel()
+
+    @property
+    def requested_formats(self) -> RequestedFormats:
+        return RequestedFormats(
+            self.dtype, self.quantization, self.modules_to_not_convert, self.groups, self.allow_unsupported_types
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig(EncodeConfig):
+    """Configuration of an engine process, which reads no argv and no environment."""
+
+    max_num_queued_reqs: int
+    block_size: int
+    enable_prefix_caching: bool
+    num_blocks_override: int | None  # fixed KV block count, instead of as many as the accelerator has room for
+    fit_threads: bool = False  # a step of one token may run on one thread, if more threads gain too little
+    threads_alone: int | None = None  # threads of such a step, as measured by an earlier engine
     enable_expert_parallel: bool = False  # each core has whole experts, not a share of every expert
     tokenizer_path: str | None = None  # directory with the tokenizer files; None = the model's
-    data_parallel: DataParallel = DataParallel()
     batching: Batching = "continuous"
     stack: StackName = "ideal"  # serving software on the modelled accelerator: its host time and padding
     context_encoding_buckets: tuple[int, ...] = ()  # prompt lengths that are compiled; () = automatic
     token_generation_buckets: tuple[int, ...] = ()  # context lengths that decode is compiled for; () = automatic
     pace: Pace = "host"  # "device": a step takes as long as on the modelled accelerator, if the host is fast enough
     kv_cache_dtype: Literal["auto"] | KVCacheDtype = "auto"  # auto = dtype
-    catalog: CatalogConfig = CatalogConfig()
     calibration: str | None = None  # file with the coefficients of the cost model; None = the shipped ones
     runtime_cores: RuntimeCores = RuntimeCores()
     trace: TraceConfig = TraceConfig()
     isa: LevelIsa | None = None  # instruction set of the kernels; None = the host's best
-    kernel_checks: bool = False  # check every memory access of kernels: slow, for tests
     neuron: NeuronConfig = NeuronConfig()
-    groups: WeightGroups | None = None  # of quantization int4; None = as the model's files are
-    allow_unsupported_types: bool = False  # of weights, on a chip without them
     require_artifact_digest: str | None = None  # SHA-256 of the manifest that a compiled model must have
     lora: LoraConfig | None = None  # None: no adapters
     runner: RunnerKind = "auto"  # "auto": as the model's files state
-    pooling: PoolingMode | None = None  # None = as the model's files state
-    normalize: bool | None = None  # None = as the model's files state
     scheduling_policy: SchedulingPolicy = "fair"
     step_time_target_ms: float | Literal["auto"] | None = None
     speculation: SpeculationConfig | None = None  # None: no drafts
@@ -273,12 +262,6 @@ class EngineConfig:
     offload: OffloadConfig = NO_OFFLOAD
     pipeline: PipelineConfig = ONE_STAGE
     logs_cache: bool = False  # for subscribers to KV events
-
-    @property
-    def requested_formats(self) -> RequestedFormats:
-        return RequestedFormats(
-            self.dtype, self.quantization, self.modules_to_not_convert, self.groups, self.allow_unsupported_types
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,8 @@ class PipelineModel:
     def _unsaved(self, batch: int, positions: int) -> float:
         """Return how much longer a step takes if the bytes that the KV cache saves save no time.
 
-        One deployment was published with and without an 8-bit cache (pairs.json). It gained a quarter of the formula's.
+        One deployment was published with and without an 8-bit cache (pairs.json of `planner/plan/`). It gained a
+        quarter of what the formula says.
         """
         saved_s = 0.0
         for stage in self.stages:

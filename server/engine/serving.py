@@ -10,7 +10,7 @@ from pathlib import Path
 from ..checkpoint.manifest import is_artifact
 from ..checkpoint.model_config import read_model_spec
 from ..checkpoint.sentence import MODULES
-from ..config import CacheConfig, EncodeConfig, EngineConfig, SchedulerConfig
+from ..config import CacheConfig, EngineConfig, SchedulerConfig
 from ..cost.calibration import use_calibration
 from ..cost.encode_pricer import EncodePricer
 from ..cost.model import CostModel
@@ -92,7 +92,7 @@ class _Encoder:
 
     def run(self) -> ServedEngine:
         config = self._config
-        loaded = load_encoder(_encode_config(config), self._on_progress)
+        loaded = load_encoder(config, self._on_progress)
         require_type(loaded.formats.quantization, self._instance, config.allow_unsupported_types)
         limits, encoder = loaded.limits, loaded.encoder
         compiled = CompiledShapes(config.batching, limits.max_num_texts, self._buckets(limits.max_length), ())
@@ -167,26 +167,3 @@ class _Encoder:
                 "; ".join(loaded.notes),
             ),
         )
-
-
-def _encode_config(config: EngineConfig) -> EncodeConfig:
-    """Return the part of an engine's configuration that an encoder uses."""
-    return EncodeConfig(
-        model_path=config.model_path,
-        device=config.device,
-        tensor_parallel_size=config.tensor_parallel_size,
-        dtype=config.dtype,
-        max_model_len=config.max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        device_memory_utilization=config.device_memory_utilization,
-        cpu_threads=config.cpu_threads,
-        kernel_cache_dir=config.kernel_cache_dir,
-        requested_formats=config.requested_formats,
-        pooling=config.pooling,
-        normalize=config.normalize,
-        kernel_checks=config.kernel_checks,
-        cpus=config.cpus,
-        catalog=config.catalog,
-        host_memory_bytes=config.data_parallel.host_memory_bytes,
-    )

@@ -57,13 +57,14 @@ class EmbedSettings(ModelSettings, PoolingSettings):
 
     def encode_config(self, model_path: object) -> EncodeConfig:
         """Return the configuration of the encoder."""
-        cpu_threads = self.cpu_threads or host_threads()
+        formats, cpu_threads = self.requested_formats, self.cpu_threads or host_threads()
         return slice_of(
             EncodeConfig,
             self,
             model_path=str(model_path),
-            dtype=self.requested_formats.dtype,
-            requested_formats=self.requested_formats,
+            dtype=formats.dtype,
+            quantization=formats.quantization,
+            groups=formats.groups,
             kernel_cache_dir=self.kernel_cache,
             cpu_threads=cpu_threads,
             cpus=choose_cpus(self.cpu_binding, cpu_threads),

@@ -15,7 +15,7 @@ from neuronserve.loadtests.inventory import Device, InstancePrice, Inventory, re
 from neuronserve.loadtests.rate import HourRate, rate_of
 from neuronserve.loadtests.records import RequestRecord
 from neuronserve.loadtests.specs import PriceSpec
-from neuronserve.server.workload.slo import Slo
+from neuronserve.workload.slo import Slo
 
 NO_SLO = Slo()
 COUNTS = st.integers(0, 10**7)

@@ -14,7 +14,7 @@ from neuronserve.loadtests.errors import DatasetError
 from neuronserve.loadtests.prompts import ChatPrompt, IdPrompt, Session, TextPrompt, num_requests
 from neuronserve.loadtests.specs import DatasetSpec
 from neuronserve.loadtests.vocabulary import Vocabulary
-from neuronserve.server.workload.traces import read_trace
+from neuronserve.workload.traces import read_trace
 
 VOCABULARY = Vocabulary()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from neuronserve.loadtests.metrics import describe, failures, is_good, max_concurrent, summarize
 from neuronserve.loadtests.records import RequestRecord
-from neuronserve.server.workload.slo import Slo
+from neuronserve.workload.slo import Slo
 
 NO_SLO = Slo()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from neuronserve.loadtests.metrics import summarize
 from neuronserve.loadtests.records import RequestRecord
-from neuronserve.server.workload.slo import Slo
+from neuronserve.workload.slo import Slo
 
 DURATION_S = 7.0
 

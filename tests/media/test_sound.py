@@ -15,8 +15,7 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.media.config import MediaConfig
-from neuronserve.server.media.resample import Resampler
-from neuronserve.server.media.sound import SoundError, window
+from neuronserve.server.media.sound import Resampler, SoundError, window
 from neuronserve.server.media.speech import SpeechReader, speech_reader
 from neuronserve.server.media.transcript import Segment, segments_of, subtitles, words_of
 from neuronserve.server.text.tokenizer import Tokenizer as OwnTokenizer

@@ -21,7 +21,7 @@ from neuronserve.planner.simulate.simulator import run_simulation
 from neuronserve.server.clock import NS
 from neuronserve.server.config.disaggregation import Disaggregation
 from neuronserve.server.errors import DeviceError, SettingsError
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.workload import Workload
 
 ONE_AND_TWO = Disaggregation(1, 2)
 BLOCK_BYTES = 32 * 2 * 32 * 8 * 128 * 2  # positions, keys and values, layers, heads, their size, bfloat16

@@ -26,9 +26,9 @@ from neuronserve.server.config.disaggregation import Disaggregation
 from neuronserve.server.cost.compile_time import compile_time
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.route.rules import MAX_LOSSES, MAX_WAIT_S
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.workload.arrivals import Arrivals
+from neuronserve.workload.lengths import LengthRange
+from neuronserve.workload.synthetic import SyntheticWorkload
 
 CHAT = SyntheticWorkload(150, Arrivals(3), LengthRange(50, 600), LengthRange(1, 300), 64, 3)
 BASE = SimulationOptions(

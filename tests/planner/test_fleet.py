@@ -27,11 +27,11 @@ from neuronserve.planner.simulate.simulator import run_simulation
 from neuronserve.server.clock import NS
 from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.scheduler.batching import BatchingPolicy
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.slo import Slo
-from neuronserve.server.workload.synthetic import SyntheticWorkload
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.arrivals import Arrivals
+from neuronserve.workload.lengths import LengthRange
+from neuronserve.workload.slo import Slo
+from neuronserve.workload.synthetic import SyntheticWorkload
+from neuronserve.workload.workload import Workload
 
 USD_PER_HOUR = 3.6  # a tenth of a cent each second
 QUICK = Autoscaling("reactive", 1, 5, startup_delay_s=40, scale_down_stabilization_s=30)

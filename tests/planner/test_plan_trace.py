@@ -17,7 +17,7 @@ from neuronserve.planner.plan.queueing import Replica
 from neuronserve.planner.plan.search import plan
 from neuronserve.server.clock import NS
 from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.workload import Workload
 from tests.depth import thorough
 
 BASE = PlanOptions("llama-8b", devices=("inf2.xlarge", "inf2.48xlarge"), ttft_s=4.0, tpot_s=0.1)

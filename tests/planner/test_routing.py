@@ -18,10 +18,10 @@ from neuronserve.planner.simulate.simulator import run_simulation
 from neuronserve.server.clock import NS
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.scheduler.router import Router
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.synthetic import SyntheticWorkload
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.arrivals import Arrivals
+from neuronserve.workload.lengths import LengthRange
+from neuronserve.workload.synthetic import SyntheticWorkload
+from neuronserve.workload.workload import Workload
 
 BLOCK = 128
 

@@ -32,11 +32,11 @@ from neuronserve.server.errors import DeviceError, DeviceMemoryError, SettingsEr
 from neuronserve.server.models.families import model_spec_of
 from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.scheduler.batching import POLICIES
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.slo import Slo
-from neuronserve.server.workload.synthetic import SyntheticWorkload
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.arrivals import Arrivals
+from neuronserve.workload.lengths import LengthRange
+from neuronserve.workload.slo import Slo
+from neuronserve.workload.synthetic import SyntheticWorkload
+from neuronserve.workload.workload import Workload
 from tools.random_checkpoint.shapes import SHAPES
 
 MODEL = DecoderSizes(16, 2048, 8192, 32, 8, 64, 128_256).spec("LlamaForCausalLM", 131_072)

@@ -19,7 +19,7 @@ from neuronserve.server.cost.pricer import StepPricer
 from neuronserve.server.device.catalog import instance
 from neuronserve.server.models.sizes import DecoderSizes
 from neuronserve.server.scheduler.batching import POLICIES
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.workload import Workload
 
 # Deep and narrow: a prompt takes as long as a few decode steps, so that arrivals fall into runs of them.
 MODEL = DecoderSizes(64, 256, 512, 4, 2, 64, 1000).spec("Tiny", 4096)

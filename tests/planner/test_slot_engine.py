@@ -13,7 +13,7 @@ from neuronserve.planner.simulate.records import Records
 from neuronserve.planner.simulate.routing import RoundRobin
 from neuronserve.server.config import CacheConfig, SchedulerConfig
 from neuronserve.server.scheduler.batching import POLICIES, BatchingPolicy
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.workload import Workload
 
 HOST_NS = tuple(10 * max(0, busy - 1) for busy in range(9))  # of each busy slot beyond the first
 TIMES = SlotTimes(prefill_ns=1000, decode_ns=100, host_ns=HOST_NS, request_host_ns=50)

@@ -10,12 +10,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from scheduler_harness import FULL, GROUPS, request
 
+from neuronserve.planner.simulate.decode_run import RunScheduler
 from neuronserve.server.config import AttentionSpan, CacheConfig, SchedulerConfig
 from neuronserve.server.errors import InvalidRequest
 from neuronserve.server.kv_cache.manager import KVCacheManager
 from neuronserve.server.scheduler.admission import resolve_max_tokens
 from neuronserve.server.scheduler.batching import POLICIES
-from neuronserve.server.scheduler.decode_run import RunScheduler
 from neuronserve.server.types import Request, SampledToken, StepPlan, StepResult
 
 MAX_MODEL_LEN = 40

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from neuronserve.planner.simulate import decode_run
 from neuronserve.server.engine.blob_file import BlobFile
 from neuronserve.server.engine.drafted import accepted_tokens
 from neuronserve.server.kv_cache import prefix_finder
@@ -27,7 +28,7 @@ from neuronserve.server.kv_cache.parts import Parts
 from neuronserve.server.kv_cache.prefix_finder import PrefixFinder
 from neuronserve.server.kv_cache.state_slots import StateSlots
 from neuronserve.server.kv_cache.tiers import Tier, Tiers
-from neuronserve.server.scheduler import decode_run, encodings, router
+from neuronserve.server.scheduler import encodings, router
 from neuronserve.server.scheduler.encodings import EncodingBooks, EncodingScheduler
 from neuronserve.server.scheduler.fair_queue import FairQueue
 from neuronserve.server.scheduler.finish import check_finish

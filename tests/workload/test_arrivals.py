@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from neuronserve.server.clock import NS
 from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.arrivals import Arrivals, Ramp
-from neuronserve.server.workload.workload import FloatArray, IntArray
+from neuronserve.workload.arrivals import Arrivals, Ramp
+from neuronserve.workload.workload import FloatArray, IntArray
 
 
 def times(arrivals: Arrivals, size: int, seed: int = 3) -> IntArray:

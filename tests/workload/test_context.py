@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.workload import Workload, fit_context
+from neuronserve.workload.workload import Workload, fit_context
 
 LONG = Workload(
     "w",

@@ -9,9 +9,9 @@ import pytest
 from neuronserve.planner.settings.simulate import SimulateSettings
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.settings.sources import load_settings
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange, read_lengths
-from neuronserve.server.workload.synthetic import SyntheticWorkload
+from neuronserve.workload.arrivals import Arrivals
+from neuronserve.workload.lengths import LengthRange, read_lengths
+from neuronserve.workload.synthetic import SyntheticWorkload
 
 HEADER = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n"
 ROWS = "74,918,992,0.08\n290,905,1195,0.32\n5,7,12,0.71\n"

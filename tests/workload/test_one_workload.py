@@ -16,11 +16,11 @@ from neuronserve.loadtests.scenario import load_scenario
 from neuronserve.planner.model_names import resolve_shape
 from neuronserve.planner.simulate.options import SimulationOptions
 from neuronserve.planner.simulate.simulator import run_simulation
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.synthetic import SyntheticWorkload
-from neuronserve.server.workload.traces import read_trace
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.arrivals import Arrivals
+from neuronserve.workload.lengths import LengthRange
+from neuronserve.workload.synthetic import SyntheticWorkload
+from neuronserve.workload.traces import read_trace
+from neuronserve.workload.workload import Workload
 
 Request = tuple[float, int, int]  # seconds, tokens of the prompt and of the answer
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.slo import Slo
+from neuronserve.workload.slo import Slo
 
 TIMES = ([100.0, 200.0, 300.0], [0.0, 20.0, 30.0], [100.0, 900.0, 5000.0])  # TTFT, TPOT, E2EL of three requests
 

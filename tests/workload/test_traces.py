@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.traces import _date_ns, read_trace
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.traces import _date_ns, read_trace
+from neuronserve.workload.workload import Workload
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

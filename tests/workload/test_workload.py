@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from neuronserve.server.clock import NS
 from neuronserve.server.errors import SettingsError
-from neuronserve.server.workload.arrivals import Arrivals
-from neuronserve.server.workload.lengths import LengthRange
-from neuronserve.server.workload.sharegpt import COUNTS, INPUT_EDGES, OUTPUT_EDGES, sharegpt_workload
-from neuronserve.server.workload.synthetic import SyntheticWorkload, random_stream
-from neuronserve.server.workload.workload import Workload
+from neuronserve.workload.arrivals import Arrivals
+from neuronserve.workload.lengths import LengthRange
+from neuronserve.workload.sharegpt import COUNTS, INPUT_EDGES, OUTPUT_EDGES, sharegpt_workload
+from neuronserve.workload.synthetic import SyntheticWorkload, random_stream
+from neuronserve.workload.workload import Workload
 
 CHAT = SyntheticWorkload(20_000, Arrivals(50.0), LengthRange(100, 200), LengthRange(7, 7), seed=3)
 FIELDS = ("arrival_ns", "input_len", "output_len")

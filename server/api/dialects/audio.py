@@ -4,13 +4,12 @@ from collections.abc import AsyncGenerator
 from math import ceil
 
 from fastapi import APIRouter, Request, Response
-from pydantic import ValidationError
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from ...errors import InvalidRequest, PayloadTooLarge
 from ...media.transcript import subtitles
-from ..errors import invalid_body
+from ..errors import as_body, unsupported
 from ..http.body import content_type
 from ..http.event_stream import EventStream, until_disconnect
 from ..http.openapi import OF_BODIES, STREAM, errors_of
@@ -78,17 +77,13 @@ def _fields(given: FormData, has_words: bool) -> tuple[AudioForm, UploadFile]:
         raise InvalidRequest("file is required, as a file of the form.", "file")
     values: dict[str, object] = {name: value for name, value in given.items() if name != "file" and value != ""}
     values["timestamp_granularities"] = given.getlist("timestamp_granularities[]")
-    try:
-        form = AudioForm.model_validate(values, strict=False)
-    except ValidationError as error:
-        raise invalid_body(error) from error
+    form = as_body(AudioForm, values, is_strict=False)
     for name in REFUSED:
         if name in values or f"{name}[]" in values:
-            raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
+            raise unsupported(name)
     if "word" in form.timestamp_granularities and (form.response_format != "verbose_json" or not has_words):
         why = "the model's generation_config.json names no alignment_heads" if not has_words else "use verbose_json"
-        what = f"timestamp_granularities: {form.response_format} has no times of words: {why}."
-        raise InvalidRequest(what, "timestamp_granularities", "unsupported_parameter")
+        raise unsupported("timestamp_granularities", f": {form.response_format} has no times of words: {why}.")
     if form.stream and form.response_format not in ("json", "text"):
         raise InvalidRequest(f"stream has no response_format {form.response_format!r}.", "response_format")
     return form, upload

@@ -1,11 +1,11 @@
 """POST /v1/chat/completions: a conversation in, a message with content and tool calls out."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
-from ..http.body import body_of
+from ..http.body import BodyOf
 from ..http.chance import unix_time
 from ..http.openapi import OF_BODIES, STREAM, documented, errors_of
 from ..http.origin import Origin, origin_of
@@ -37,9 +37,7 @@ RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)
 
 @router.post("/chat/completions", responses=RESPONSES, openapi_extra=documented(ChatRequest, ChatCompletion))
 @router.post("/v1/chat/completions", responses=RESPONSES, openapi_extra=documented(ChatRequest, ChatCompletion))
-async def create_chat_completion(
-    request: Request, body: Annotated[ChatRequest, Depends(body_of(ChatRequest))], service: ServiceOf
-) -> Response:
+async def create_chat_completion(request: Request, body: BodyOf[ChatRequest], service: ServiceOf) -> Response:
     """Answer a conversation, whole or as a stream."""
     writer = await prepare(origin_of(request), body, service)
     return await respond(request.receive, writer, bool(body.stream))

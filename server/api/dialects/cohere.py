@@ -1,13 +1,13 @@
 """POST /v2/embed in Cohere's shapes: texts in, one vector for each out, in every type that is requested."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from ...errors import InvalidRequest
 from ...types import PoolingParams, TokenizedText
-from ..http.body import body_of
+from ..errors import unsupported
+from ..http.body import BodyOf
 from ..http.event_stream import until_disconnect
 from ..http.openapi import OF_BODIES, documented, errors_of
 from ..http.origin import Origin, origin_of
@@ -42,9 +42,7 @@ PROMPTS = {
     responses=errors_of(401, 429, *OF_BODIES),
     openapi_extra=documented(CohereEmbedRequest, CohereEmbedAnswer),
 )
-async def embed(
-    request: Request, body: Annotated[CohereEmbedRequest, Depends(body_of(CohereEmbedRequest))], service: ServiceOf
-) -> Response:
+async def embed(request: Request, body: BodyOf[CohereEmbedRequest], service: ServiceOf) -> Response:
     """Encode every text."""
     return await until_disconnect(request.receive, _embed(origin_of(request), body, service))
 
@@ -54,7 +52,7 @@ async def _embed(origin: Origin, body: CohereEmbedRequest, service: Service) -> 
     require_kind(service, is_classifier=False)
     for name in ("images", "inputs"):
         if (body.model_extra or {}).get(name):
-            raise InvalidRequest(f"{name} is not supported by this server: send texts.", name, "unsupported_parameter")
+            raise unsupported(name, " is not supported by this server: send texts.")
     dimensions, size = body.output_dimension, facts.size
     if dimensions is not None and dimensions > size:
         raise InvalidRequest(f"output_dimension is {dimensions}: an embedding has {size}.", "output_dimension")

@@ -1,13 +1,13 @@
 """POST /v1/completions: text or ids in, text out; several prompts at once, each with n choices."""
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from ...errors import InvalidRequest
 from ...text.tokenizer import MAX_CHAR_BYTES
-from ..http.body import body_of
+from ..http.body import BodyOf
 from ..http.chance import unix_time
 from ..http.openapi import OF_BODIES, STREAM, documented, errors_of
 from ..http.origin import Origin, origin_of
@@ -44,9 +44,7 @@ RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)
 
 
 @router.post("/v1/completions", responses=RESPONSES, openapi_extra=documented(CompletionRequest, Completion))
-async def create_completion(
-    request: Request, body: Annotated[CompletionRequest, Depends(body_of(CompletionRequest))], service: ServiceOf
-) -> Response:
+async def create_completion(request: Request, body: BodyOf[CompletionRequest], service: ServiceOf) -> Response:
     """Continue the prompts, whole or as a stream."""
     writer = await prepare(origin_of(request), body, service)
     return await respond(request.receive, writer, bool(body.stream))

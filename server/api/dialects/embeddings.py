@@ -1,14 +1,14 @@
 """POST /v1/embeddings: texts or token ids in, one vector for each out."""
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from ...errors import InvalidRequest
 from ...link.messages import PoolingFacts
 from ...types import PoolingParams
-from ..http.body import body_of
+from ..http.body import BodyOf
 from ..http.event_stream import until_disconnect
 from ..http.openapi import OF_BODIES, documented, errors_of
 from ..http.origin import Origin, origin_of
@@ -27,9 +27,7 @@ RESPONSES = errors_of(401, 429, *OF_BODIES)
     responses=RESPONSES,
     openapi_extra=documented(EmbeddingRequest, EmbeddingList),
 )
-async def create_embeddings(
-    request: Request, body: Annotated[EmbeddingRequest, Depends(body_of(EmbeddingRequest))], service: ServiceOf
-) -> Response:
+async def create_embeddings(request: Request, body: BodyOf[EmbeddingRequest], service: ServiceOf) -> Response:
     """Encode every text."""
     return await until_disconnect(request.receive, _embed(origin_of(request), body, service))
 

@@ -1,14 +1,12 @@
 """POST /generate of LMDeploy: a text or token ids in, a text with its tokens out."""
 
 from collections.abc import Iterable
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
-from pydantic import ValidationError
+from fastapi import APIRouter, Request, Response
 
 from ...errors import InvalidRequest
-from ..errors import invalid_body
-from ..http.body import body_of
+from ..errors import as_body, refuse_given
+from ..http.body import BodyOf
 from ..http.openapi import OF_BODIES, STREAM, documented, errors_of
 from ..http.origin import origin_of
 from ..pipeline.deltas import Delta
@@ -34,9 +32,7 @@ REFUSED = ("image_data", "return_routed_experts", "repetition_ngram_size", "repe
     responses=STREAM | errors_of(401, 408, 429, *OF_BODIES),
     openapi_extra=documented(GenerateRequest, GenerateAnswer),
 )
-async def generate(
-    request: Request, body: Annotated[GenerateRequest, Depends(body_of(GenerateRequest))], service: ServiceOf
-) -> Response:
+async def generate(request: Request, body: BodyOf[GenerateRequest], service: ServiceOf) -> Response:
     """Continue a text or tokens, whole or as a stream."""
     continued, has_logprobs = _completion_request(body), bool(body.return_logprob)
     checked = validated(origin_of(request), continued, service)
@@ -49,16 +45,10 @@ async def generate(
 def _completion_request(body: GenerateRequest) -> CompletionRequest:
     if (body.prompt is None) == (body.input_ids is None):
         raise InvalidRequest("Exactly one of prompt and input_ids is required.", "prompt")
-    for name in REFUSED:
-        if (body.model_extra or {}).get(name):
-            raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
+    refuse_given(body.model_extra, *REFUSED)
     fields = body.model_dump(exclude_unset=True, by_alias=True, exclude=OWN)
-    try:
-        return CompletionRequest.model_validate(
-            {**fields, "prompt": body.prompt or body.input_ids, "logprobs": 0 if body.return_logprob else None}
-        )
-    except ValidationError as error:
-        raise invalid_body(error) from error
+    own = {"prompt": body.prompt or body.input_ids, "logprobs": 0 if body.return_logprob else None}
+    return as_body(CompletionRequest, fields | own)
 
 
 class GenerateWriter:

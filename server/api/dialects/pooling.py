@@ -1,14 +1,13 @@
 """POST /pooling and /classify in vLLM's shapes: rows of the model, states of tokens, or scores of classes."""
 
 import time
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from ...errors import InvalidRequest
 from ...link.messages import PoolingFacts
 from ...types import PoolingParams
-from ..http.body import body_of
+from ..http.body import BodyOf
 from ..http.event_stream import until_disconnect
 from ..http.openapi import OF_BODIES, documented, errors_of
 from ..http.origin import Origin, origin_of
@@ -33,17 +32,13 @@ MAX_TOKEN_WISE = 32  # texts in one answer that has a row for each token, as suc
 
 
 @router.post("/pooling", responses=RESPONSES, openapi_extra=documented(TextPoolingRequest, PoolingList))
-async def create_pooling(
-    request: Request, body: Annotated[TextPoolingRequest, Depends(body_of(TextPoolingRequest))], service: ServiceOf
-) -> Response:
+async def create_pooling(request: Request, body: BodyOf[TextPoolingRequest], service: ServiceOf) -> Response:
     """Encode every text: embeddings, scores of classes, or the last state of each of its tokens."""
     return await until_disconnect(request.receive, _pool(origin_of(request), body, service))
 
 
 @router.post("/classify", responses=RESPONSES, openapi_extra=documented(ClassifyRequest, ClassifyList))
-async def classify(
-    request: Request, body: Annotated[ClassifyRequest, Depends(body_of(ClassifyRequest))], service: ServiceOf
-) -> Response:
+async def classify(request: Request, body: BodyOf[ClassifyRequest], service: ServiceOf) -> Response:
     """Score the classes of each text, and name the best."""
     return await until_disconnect(request.receive, _classify(origin_of(request), body, service))
 

@@ -8,13 +8,13 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from ...errors import InvalidRequest
 from ...link.messages import PoolingFacts
-from ..http.body import body_of
+from ..http.body import BodyOf
 from ..http.event_stream import until_disconnect
 from ..http.openapi import OF_BODIES, documented, errors_of
 from ..http.origin import Origin, origin_of
@@ -54,26 +54,20 @@ class _Pair:
 
 @router.post("/score", responses=RESPONSES, openapi_extra=documented(ScoreRequest, ScoreList))
 @router.post("/v1/score", responses=RESPONSES, openapi_extra=documented(ScoreRequest, ScoreList))
-async def score(
-    request: Request, body: Annotated[ScoreRequest, Depends(body_of(ScoreRequest))], service: ServiceOf
-) -> Response:
+async def score(request: Request, body: BodyOf[ScoreRequest], service: ServiceOf) -> Response:
     """Score each pair: one text with many, or each text with the one at the same place."""
     return await until_disconnect(request.receive, _score(origin_of(request), body, service))
 
 
 @router.post("/rerank", responses=RESPONSES, openapi_extra=documented(RerankRequest, RerankAnswer))
 @router.post("/v1/rerank", responses=RESPONSES, openapi_extra=documented(RerankRequest, RerankAnswer))
-async def rerank(
-    request: Request, body: Annotated[RerankRequest, Depends(body_of(RerankRequest))], service: ServiceOf
-) -> Response:
+async def rerank(request: Request, body: BodyOf[RerankRequest], service: ServiceOf) -> Response:
     """Sort the documents by how well they answer the query; the answer has their texts unless the request declines."""
     return await until_disconnect(request.receive, _rerank(origin_of(request), body, service, "1"))
 
 
 @router.post("/v2/rerank", responses=RESPONSES, openapi_extra=documented(RerankRequest, RerankAnswer))
-async def rerank_v2(
-    request: Request, body: Annotated[RerankRequest, Depends(body_of(RerankRequest))], service: ServiceOf
-) -> Response:
+async def rerank_v2(request: Request, body: BodyOf[RerankRequest], service: ServiceOf) -> Response:
     """Sort the documents as Cohere's second version does: without their texts, unless the request wants them."""
     return await until_disconnect(request.receive, _rerank(origin_of(request), body, service, "2"))
 

@@ -7,7 +7,7 @@ the emulated device for Perfetto.
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from ... import __version__
@@ -16,7 +16,7 @@ from ...link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
 from ...text.parsers.call_formats import ToolParserName
 from ...text.parsers.formats import ReasoningParserName
 from ..config import MAX_ID_CHARS, ContextOverflow
-from ..http.body import body_of
+from ..http.body import BodyOf
 from ..http.openapi import OF_BODIES, documented, errors_of
 from ..service import Service, ServiceOf
 from ..tools.plan import chosen_parsers
@@ -96,7 +96,7 @@ async def restart_engine(service: ServiceOf) -> Restarting:
 
 
 @router.post("/admin/abort-request", responses=errors_of(*OF_BODIES, 401), openapi_extra=documented(AbortRequest))
-async def abort_request(body: Annotated[AbortRequest, Depends(body_of(AbortRequest))], service: ServiceOf) -> Aborted:
+async def abort_request(body: BodyOf[AbortRequest], service: ServiceOf) -> Aborted:
     """End open requests with this id by an error; `aborted` is 0 when there are none."""
     request_id = body.request_id
     lives = [life for life in service.model.requests.open_requests if life.origin.request_id == request_id]

@@ -5,10 +5,10 @@ import time
 import uuid
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 
 from ...errors import InvalidRequest
-from ..http.body import body_of
+from ..http.body import BodyOf
 from ..http.openapi import OF_BODIES, documented, errors_of
 from ..http.origin import CallerOf
 from ..service import ServiceOf
@@ -34,9 +34,7 @@ router = APIRouter()
 
 
 @router.post("/v1/batches", responses=errors_of(401, 429, 507, *OF_BODIES), openapi_extra=documented(BatchRequest))
-async def create_batch(
-    body: Annotated[BatchRequest, Depends(body_of(BatchRequest))], service: ServiceOf, caller: CallerOf
-) -> Batch:
+async def create_batch(body: BodyOf[BatchRequest], service: ServiceOf, caller: CallerOf) -> Batch:
     """Begin a batch. Its input is checked line by line before any line is answered."""
     batches, files = service.store.batches, service.store.files
     window_s = int(body.completion_window[:-1]) * SECONDS[body.completion_window[-1]]

@@ -4,15 +4,13 @@ A caller can make the server read any directory that the server's user can read.
 require one like all of /v1.
 """
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import ConfigDict, Field
 
 from ...errors import InvalidRequest, UpdatesDisabled
 from ..config import MAX_ADAPTER_NAME
-from ..http.body import body_of
+from ..http.body import BodyOf
 from ..http.openapi import OF_BODIES, TEXT, Responses, documented, errors_of
 from ..service import Service, ServiceOf
 from ..wire.model import WireModel
@@ -47,9 +45,7 @@ class UnloadLoraAdapterRequest(WireModel):
     responses=ANSWERS,
     openapi_extra=documented(LoadLoraAdapterRequest),
 )
-async def load_lora_adapter(
-    body: Annotated[LoadLoraAdapterRequest, Depends(body_of(LoadLoraAdapterRequest))], service: ServiceOf
-) -> Response:
+async def load_lora_adapter(body: BodyOf[LoadLoraAdapterRequest], service: ServiceOf) -> Response:
     """Load an adapter into every engine; requests may name it as their model afterwards."""
     _require_updates(service)
     if body.lora_name in service.config.model_names:
@@ -64,9 +60,7 @@ async def load_lora_adapter(
     responses=ANSWERS,
     openapi_extra=documented(UnloadLoraAdapterRequest),
 )
-async def unload_lora_adapter(
-    body: Annotated[UnloadLoraAdapterRequest, Depends(body_of(UnloadLoraAdapterRequest))], service: ServiceOf
-) -> Response:
+async def unload_lora_adapter(body: BodyOf[UnloadLoraAdapterRequest], service: ServiceOf) -> Response:
     """Stop accepting requests for an adapter; open requests continue."""
     _require_updates(service)
     await service.adapters.unload(body.lora_name)

@@ -3,14 +3,14 @@
 The formats are vLLM's (`GenerateRequest`): token ids of a prompt, and the sampling of its continuation.
 """
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from pydantic import ConfigDict
 
 from ...types import SamplingParams
 from ..dialects import completions
-from ..http.body import body_of
+from ..http.body import BodyOf
 from ..http.openapi import OF_BODIES, documented, errors_of
 from ..http.origin import origin_of
 from ..pipeline.generation import Generation
@@ -65,16 +65,14 @@ class RenderedRequest(WireModel):
 
 
 @router.post("/v1/chat/completions/render", responses=RESPONSES, openapi_extra=documented(ChatRequest))
-async def render_chat(
-    request: Request, body: Annotated[ChatRequest, Depends(body_of(ChatRequest))], service: ServiceOf
-) -> RenderedRequest:
+async def render_chat(request: Request, body: BodyOf[ChatRequest], service: ServiceOf) -> RenderedRequest:
     """The prompt of a conversation."""
     return _rendered(await chat_generation(origin_of(request), body, service), body)[0]
 
 
 @router.post("/v1/completions/render", responses=RESPONSES, openapi_extra=documented(CompletionRequest))
 async def render_completion(
-    request: Request, body: Annotated[CompletionRequest, Depends(body_of(CompletionRequest))], service: ServiceOf
+    request: Request, body: BodyOf[CompletionRequest], service: ServiceOf
 ) -> list[RenderedRequest]:
     """The prompts of a request, in their order."""
     return _rendered((await completions.prepare(origin_of(request), body, service)).generation, body)

@@ -2,12 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from ...errors import InvalidRequest, NotFound
 from ...text.tokenizer import read_json
-from ..http.body import body_of
+from ..errors import unsupported
+from ..http.body import BodyOf
 from ..http.openapi import OF_BODIES, documented, errors_of
 from ..pipeline.prompts import Prompt, chat_prompt, check_ids, encode, template_source
 from ..service import ServedModel, ServiceOf
@@ -73,9 +74,7 @@ class DetokenizeResponse(WireModel):
 
 
 @router.post("/tokenize", responses=errors_of(*OF_BODIES), openapi_extra=documented(TokenizeRequest))
-async def tokenize(
-    body: Annotated[TokenizeRequest, Depends(body_of(TokenizeRequest))], service: ServiceOf
-) -> TokenizeResponse | ContentTokens:
+async def tokenize(body: BodyOf[TokenizeRequest], service: ServiceOf) -> TokenizeResponse | ContentTokens:
     """Token ids of a text or of a conversation."""
     model = service.model
     service.require_name(body.model)
@@ -92,9 +91,7 @@ async def tokenize(
 
 
 @router.post("/detokenize", responses=errors_of(*OF_BODIES), openapi_extra=documented(DetokenizeRequest))
-async def detokenize(
-    body: Annotated[DetokenizeRequest, Depends(body_of(DetokenizeRequest))], service: ServiceOf
-) -> DetokenizeResponse:
+async def detokenize(body: BodyOf[DetokenizeRequest], service: ServiceOf) -> DetokenizeResponse:
     """Text of token ids, special tokens included."""
     model = service.model
     service.require_name(body.model)
@@ -117,9 +114,7 @@ async def tokenizer_info(service: ServiceOf) -> dict[str, Any]:
 async def _content_tokens(model: ServedModel, body: TokenizeRequest, content: str) -> ContentTokens:
     """Return the tokens of llama.cpp's `content`, which may be empty."""
     if body.parse_special is False:
-        raise InvalidRequest(
-            "parse_special: marks of the vocabulary are always read as such.", "parse_special", "unsupported_parameter"
-        )
+        raise unsupported("parse_special", ": marks of the vocabulary are always read as such.")
     tokens = list(await encode(model, content, bool(body.add_special), "content")) if content else []
     return ContentTokens(tokens=[_piece(model, i) for i in tokens] if body.with_pieces else tokens)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from codecs import BOM_UTF8  # what programs of Windows begin files with, and so bodies
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
-from fastapi import Request
+from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 
 from ...errors import UnsupportedMediaType
@@ -33,6 +33,17 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
         return await parsing.run(partial(parse, model, data))
 
     return read
+
+
+if TYPE_CHECKING:
+    BodyOf: TypeAlias = Annotated[M, "a body"]
+else:
+
+    class BodyOf:
+        """The annotation `BodyOf[Model]` of a route's argument: the request's body, read as that model."""
+
+        def __class_getitem__(cls, model: type[M]) -> object:
+            return Annotated[model, Depends(body_of(model))]
 
 
 def parsing_thread() -> FairThreads:

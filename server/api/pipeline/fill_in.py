@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ...errors import InvalidRequest
 from ...text.tokenizer import Tokenizer
+from ..errors import unsupported
 from ..service import ServedModel
 from .prompts import Prompt, encode
 
@@ -45,11 +46,7 @@ async def fill_in_prompts(
     """Return each of the `given` prompts with `suffix` behind its gap. Raises InvalidRequest without a form."""
     form = form_of(model.tokenizer)
     if form is None:
-        raise InvalidRequest(
-            "suffix is not supported by this model: its tokenizer has no fill-in-the-middle tokens.",
-            "suffix",
-            "unsupported_parameter",
-        )
+        raise unsupported("suffix", " is not supported by this model: its tokenizer has no fill-in-the-middle tokens.")
     before = model.tokenizer.encode("", True) if add_special_tokens else []
     after = await _marked(model, form.suffix, suffix, "suffix")
     middle = _mark(model, form.middle)

@@ -11,6 +11,7 @@ from typing import Any
 from ...errors import InvalidRequest
 from ...text.grammar import GrammarError, Kind, quoted
 from ...text.schema_fit import Fit
+from ..errors import unsupported
 from ..service import ServedModel
 from ..wire.generation import (
     GenerationRequest,
@@ -127,8 +128,7 @@ def _structured_outputs(given: StructuredOutputs | None) -> list[OutputFormat]:
         return []
     for name, value in (given.model_extra or {}).items():
         if value and name != "disable_fallback":  # there is no fallback here
-            field = f"structured_outputs.{name[:40]}"
-            raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
+            raise unsupported(f"structured_outputs.{name[:40]}")
     kinds: tuple[tuple[str, Kind, Any], ...] = (
         ("json", "json", given.json_),
         ("regex", "regex", given.regex),

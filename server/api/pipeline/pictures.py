@@ -8,6 +8,7 @@ from itertools import chain, zip_longest
 from ...errors import InvalidRequest
 from ...media.reader import Picture
 from ...types import MediaItem
+from ..errors import required, unsupported
 from ..service import ServedModel
 from ..wire.chat import IMAGE, ImageUrl, Message
 
@@ -28,12 +29,10 @@ def picture_urls(model: ServedModel, messages: Sequence[Message]) -> list[tuple[
                 continue
             param = f"messages[{i}].content[{j}]"
             if model.pictures is None:
-                what = f"{param}.type is {IMAGE!r}; {model.info.facts.architecture} takes only text parts here."
-                raise InvalidRequest(what, f"{param}.type", "unsupported_parameter")
+                why = f" is {IMAGE!r}; {model.info.facts.architecture} takes only text parts here."
+                raise unsupported(f"{param}.type", why)
             url = part.image_url.url if isinstance(part.image_url, ImageUrl) else part.image_url
-            if url is None:
-                raise InvalidRequest(f"{param}.image_url is required.", f"{param}.image_url")
-            found.append((url, f"{param}.image_url"))
+            found.append((required(url, f"{param}.image_url"), f"{param}.image_url"))
     if model.pictures is not None and len(found) > (most := model.pictures.config.max_images):
         raise InvalidRequest(
             f"messages has {len(found)} pictures; the limit is {most} for one prompt (--limit-mm-per-prompt).",

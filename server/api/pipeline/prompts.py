@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from ...errors import InvalidRequest
 from ...text.chat_template import RESERVED, TemplateInput
 from ...types import MediaItem, TranscriptRules
+from ..errors import refuse_given, required, unsupported
 from ..http.json_meter import require_small
 from ..service import ServedModel
 from ..wire.chat import IMAGE, ROLES, TEXT, ChatInput, ContentPart, Message
@@ -82,11 +83,7 @@ async def chat_prompt(
             "unsupported_endpoint",
         )
     if chat.documents and not _DOCUMENTS.search(template_source(model, chat) or ""):
-        raise InvalidRequest(
-            "documents is not supported: the chat template of this model knows none.",
-            "documents",
-            "unsupported_parameter",
-        )
+        raise unsupported("documents", " is not supported: the chat template of this model knows none.")
     urls = picture_urls(model, chat.messages)
     text = await chat_text(model, chat, tools)
     text, pictures = await with_pictures(model, text, urls)
@@ -119,10 +116,8 @@ def template_source(model: ServedModel, chat: ChatInput) -> str | None:
 def _renderer(model: ServedModel, chat: ChatInput) -> Callable[[TemplateInput], str]:
     if chat.chat_template:
         if model.templates is None:
-            raise InvalidRequest(
-                "chat_template is refused: this server was started without --trust-request-chat-template.",
-                "chat_template",
-                "unsupported_parameter",
+            raise unsupported(
+                "chat_template", " is refused: this server was started without --trust-request-chat-template."
             )
         return functools.partial(model.templates.render, chat.chat_template)
     if model.template is None:
@@ -195,10 +190,7 @@ def _message(message: Message, param: str, is_divided: bool) -> dict[str, Any]:
         known = ", ".join(ROLES)
         raise InvalidRequest(f"{param}.role is {message.role[:40]!r}; supported are {known}.", f"{param}.role")
     extra = message.model_extra or {}
-    for name in ("function_call", "audio"):
-        if extra.get(name):
-            field = f"{param}.{name}"
-            raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
+    refuse_given(extra, "function_call", "audio", before=f"{param}.")
     has_parts = is_divided or has_pictures(message)
     content = content_parts(message, param) if has_parts else content_text(message, param)
     rendered = {**extra, "role": message.role, "content": content}
@@ -258,9 +250,5 @@ def content_text(message: Message, param: str) -> str:
 
 def _part_text(part: ContentPart, param: str) -> str:
     if part.type != TEXT:
-        where = f"{param}.type"
-        what = f"{where} is {part.type[:40]!r}; this server takes only text parts here."
-        raise InvalidRequest(what, where, "unsupported_parameter")
-    if part.text is None:
-        raise InvalidRequest(f"{param}.text is required.", f"{param}.text")
-    return part.text
+        raise unsupported(f"{param}.type", f" is {part.type[:40]!r}; this server takes only text parts here.")
+    return required(part.text, f"{param}.text")

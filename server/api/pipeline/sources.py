@@ -9,6 +9,7 @@ from hashlib import sha256
 from ...errors import InvalidRequest
 from ...link.messages import EngineInfo
 from ...types import MediaItem
+from ..errors import unsupported
 from ..service import ServedModel
 from ..wire.generation import GenerationRequest
 from .prompts import Prompt
@@ -20,11 +21,10 @@ def require_no_prompt_output(info: EngineInfo, body: GenerationRequest) -> None:
     """Raise InvalidRequest for a field that needs the decoder to have read the prompt, where the encoder reads it."""
     named = (name for name in _OF_PROMPTS if info.max_source_len and getattr(body, name, None) not in (None, False, ""))
     if (name := next(named, None)) is not None:
-        raise InvalidRequest(
-            f"{name} is not supported for {info.facts.architecture}: its encoder reads the prompt, and no token of it "
-            "is predicted.",
+        raise unsupported(
             name,
-            "unsupported_parameter",
+            f" is not supported for {info.facts.architecture}: its encoder reads the prompt, and no token of it "
+            "is predicted.",
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...errors import InvalidRequest
+from ..errors import unsupported
 from ..http.origin import Origin
 from ..service import ServedModel, Service
 from ..tools.output import compile_output
@@ -44,10 +45,8 @@ def _given_prompt(model: ServedModel, body: ChatRequest) -> Prompt | None:
     given = body.kv_transfer_params
     if given is None:
         return None
-    refused = next((name for name, value in (given.model_extra or {}).items() if value), None)
-    if refused is not None:
-        field = f"kv_transfer_params.{refused[:40]}"
-        raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
+    for refused in (name for name, value in (given.model_extra or {}).items() if value):
+        raise unsupported(f"kv_transfer_params.{refused[:40]}")
     if given.prompt_token_ids is None:
         return None
     param = "kv_transfer_params.prompt_token_ids"

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import InvalidRequest
 from ...link.messages import EngineInfo
+from ..errors import unsupported
 from ..http.origin import Origin
 from ..service import Service
 from ..tools.output import keep_tags, output_plan
@@ -92,7 +93,7 @@ def _refuse_unsupported(extra: dict[str, Any]) -> None:
     """Raise InvalidRequest that names the first unsupported field among a request's unknown fields."""
     for name, value in extra.items():
         if name in _REFUSED and not _is_empty(value) and value not in _REFUSED[name]:
-            raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
+            raise unsupported(name)
 
 
 def _is_empty(value: Any) -> bool:

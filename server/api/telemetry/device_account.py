@@ -12,7 +12,6 @@ from ...link.client import EngineClient
 from ...link.messages import Tokens
 from ...types import DeviceStep
 from ..keys.file import NO_KEY
-from . import device_families as f
 from .instruments import Instruments, ReadCounters
 
 
@@ -113,19 +112,19 @@ class KeyAccount:
 def show_device(account: DeviceAccount, rate: ChargeRate, instruments: Instruments, counters: ReadCounters) -> None:
     """Expose `account` under the families of modelled time."""
     shared = instruments.common
-    counters.add(f.DEVICE_TIME, lambda: _seconds(account.time_ns()), **shared)
-    counters.add(f.COST, lambda: account.usd(rate), **shared)
+    counters.add("neuronserve:device_seconds", lambda: _seconds(account.time_ns()), **shared)
+    counters.add("neuronserve:cost_usd", lambda: account.usd(rate), **shared)
     if rate.usd_per_hour is not None:
         engine = shared["engine"]
-        counters.add(f.INSTANCE_COST, lambda: {engine: rate.rent_usd(account.wall_ns) or 0.0}, **shared)
-    counters.add(f.DEVICE_TOKENS, lambda: account.num_tokens, **shared)
-    counters.add(f.DEVICE_PADDING, lambda: account.num_padding, **shared)
-    counters.add(f.PACE_STEPS, lambda: account.pace_steps, **shared)
-    counters.add(f.DEVICE_WORK, lambda: {"flops": account.flops, "hbm_bytes": account.hbm_bytes}, **shared)
+        counters.add("neuronserve:instance_cost_usd", lambda: {engine: rate.rent_usd(account.wall_ns) or 0.0}, **shared)
+    counters.add("neuronserve:device_tokens", lambda: account.num_tokens, **shared)
+    counters.add("neuronserve:device_padding_tokens", lambda: account.num_padding, **shared)
+    counters.add("neuronserve:pace_steps", lambda: account.pace_steps, **shared)
+    counters.add("neuronserve:device_work", lambda: {"flops": account.flops, "hbm_bytes": account.hbm_bytes}, **shared)
     for kind in account.num_padding:
-        gauge = instruments.gauge(f.DEVICE_PADDING_FRACTION, kind=kind)
+        gauge = instruments.gauge("neuronserve:device_padding_fraction", kind=kind)
         gauge.set_function(partial(account.padding_fraction, kind))
-    instruments.gauge(f.PACE_LAG).set_function(lambda: account.lag_ns / NS)
+    instruments.gauge("neuronserve:pace_lag_seconds").set_function(lambda: account.lag_ns / NS)
 
 
 def device_account(client: EngineClient, clock: Clock) -> DeviceAccount:

@@ -7,7 +7,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...clock import Clock
 from ..http.access_log import Served, write_access
-from . import families as f
 from .instruments import Histogram, Instruments
 
 # Polled by machines so often that they would hide users' requests.
@@ -21,7 +20,7 @@ class HttpMetrics:
         self.clock = clock
         self.in_flight = 0
         self._instruments = instruments
-        self._fine = instruments.histogram(f.HTTP_DURATION_HIGHR)
+        self._fine = instruments.histogram("http_request_duration_highr_seconds")
         self._children: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
 
     def record(self, handler: str, method: str, status: int, seconds: float) -> None:
@@ -29,8 +28,8 @@ class HttpMetrics:
         key = (handler, method, f"{status // 100}xx")
         if key not in self._children:
             self._children[key] = (
-                self._instruments.counter(f.HTTP_REQUESTS, handler=handler, method=method, status=key[2]),
-                self._instruments.histogram(f.HTTP_DURATION, handler=handler, method=method),
+                self._instruments.counter("http_requests", handler=handler, method=method, status=key[2]),
+                self._instruments.histogram("http_request_duration_seconds", handler=handler, method=method),
             )
         count, duration = self._children[key]
         count.inc()

@@ -1,37 +1,20 @@
-"""Metric families, and Prometheus instruments made from them. No metric is named here."""
+"""Prometheus instruments of metric families, by the names of these. No metric is named here."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-Kind = Literal["gauge", "counter", "histogram"]
+from .families import MetricFamily, family_of
+
 Values = Callable[[], Mapping[str, float]]  # by the value of the family's last label
-
-
-@dataclass(frozen=True, slots=True)
-class MetricFamily:
-    """One metric as it is documented and exposed. A counter's name is written without its `_total`."""
-
-    name: str
-    kind: Kind
-    unit: str
-    meaning: str
-    labels: tuple[str, ...] = ("model_name", "engine")
-    buckets: tuple[float, ...] = ()  # upper bounds of a histogram, without +Inf
-
-    @property
-    def exposed(self) -> str:
-        """The name at a scrape; a histogram's is followed by `_bucket`, `_sum` or `_count`."""
-        return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
 class Histogram:
@@ -54,13 +37,13 @@ class Histogram:
 class Histograms(Collector):
     """All histograms of one family, by the values of its labels."""
 
-    def __init__(self, family: MetricFamily) -> None:
-        self._family, self._children = family, dict[tuple[str, ...], Histogram]()
+    def __init__(self, family: MetricFamily, bounds: tuple[float, ...]) -> None:
+        self._family, self._bounds, self._children = family, bounds, dict[tuple[str, ...], Histogram]()
 
     def labels(self, *values: str) -> Histogram:
         """Return the histogram of these values."""
         if values not in self._children:
-            self._children[values] = Histogram(self._family.buckets)
+            self._children[values] = Histogram(self._bounds)
         return self._children[values]
 
     def describe(self) -> list[Metric]:
@@ -96,39 +79,39 @@ class Instruments:
         """Shared labels."""
         return dict(self._common)
 
-    def gauge(self, family: MetricFamily, **labels: str) -> Gauge:
+    def gauge(self, name: str, **labels: str) -> Gauge:
         """Return the gauge of these labels."""
-        child = self._child(family, labels)
+        child = self._child(name, labels)
         assert isinstance(child, Gauge)
         return child
 
-    def counter(self, family: MetricFamily, **labels: str) -> Counter:
+    def counter(self, name: str, **labels: str) -> Counter:
         """Return the counter of these labels."""
-        child = self._child(family, labels)
+        child = self._child(name, labels)
         assert isinstance(child, Counter)
         return child
 
-    def histogram(self, family: MetricFamily, **labels: str) -> Histogram:
-        """Return the histogram of these labels."""
-        child = self._child(family, labels)
+    def histogram(self, name: str, bounds: tuple[float, ...] = (), **labels: str) -> Histogram:
+        """Return the histogram of these labels, with `bounds` for the whole family where the table has none."""
+        child = self._child(name, labels, bounds)
         assert isinstance(child, Histogram)
         return child
 
-    def _child(self, family: MetricFamily, labels: Mapping[str, str]) -> Any:
-        parent = self._parents.get(family.name)
+    def _child(self, name: str, labels: Mapping[str, str], bounds: tuple[float, ...] = ()) -> Any:
+        family, parent = family_of(name), self._parents.get(name)
         if parent is None:
-            parent = self._parents[family.name] = self._new(family)
+            parent = self._parents[name] = self._new(family, bounds)
         values = {**self._common, **labels}
         has_children = family.labels or family.kind == "histogram"
         return parent.labels(*(values[name] for name in family.labels)) if has_children else parent
 
-    def _new(self, family: MetricFamily) -> Gauge | Counter | Histograms:
+    def _new(self, family: MetricFamily, bounds: tuple[float, ...]) -> Gauge | Counter | Histograms:
         name, meaning, labels, registry = family.name, family.meaning, family.labels, self._registry
         if family.kind == "gauge":
             return Gauge(name, meaning, labels, registry=registry)
         if family.kind == "counter":
             return Counter(name, meaning, labels, registry=registry)
-        histograms = Histograms(family)
+        histograms = Histograms(family, family.bounds or bounds)
         registry.register(histograms)
         return histograms
 
@@ -143,8 +126,9 @@ class ReadCounters(Collector):
         self._sources: dict[MetricFamily, list[tuple[list[str], Values]]] = {}
         registry.register(self)
 
-    def add(self, family: MetricFamily, values: Values, **shared: str) -> None:
-        """Expose `family` with these shared labels; `values` is called at every scrape, and no value ever decreases."""
+    def add(self, name: str, values: Values, **shared: str) -> None:
+        """Expose a family with these shared labels; `values` is called at every scrape, and no value ever decreases."""
+        family = family_of(name)
         self._sources.setdefault(family, []).append(([shared[label] for label in family.labels[:-1]], values))
 
     def describe(self) -> list[Metric]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...types import FinishReason
-from . import families as f
+from .families import LIMITS, one_two_five
 from .instruments import Instruments
 from .lifecycle import SequenceLife
 
@@ -17,28 +17,25 @@ class RequestMetrics:
     """Request metrics of one engine. Aborted sequences are only counted: their durations would mislead."""
 
     def __init__(self, instruments: Instruments, max_model_len: int) -> None:
-        self.between_tokens = instruments.histogram(f.ITL)
-        self._ended = {reason: instruments.counter(f.SUCCESS, finished_reason=reason) for reason in REASONS}
-        self._rejections = {limit: instruments.counter(f.REJECTIONS, reason=limit) for limit in f.LIMITS}
-        self._prompt_tokens = instruments.counter(f.PROMPT_TOKENS)
-        self._cached_tokens = instruments.counter(f.PROMPT_TOKENS_CACHED)
-        self._computed_source = instruments.counter(f.PROMPT_TOKENS_BY_SOURCE, source="local_compute")
-        self._cached_source = instruments.counter(f.PROMPT_TOKENS_BY_SOURCE, source="local_cache_hit")
-        self._ttft, self._tpot, self._e2e, self._queue, self._prefill, self._decode, self._inference = (
-            instruments.histogram(family)
-            for family in (f.TTFT, f.TPOT, f.E2E, f.QUEUE_TIME, f.PREFILL_TIME, f.DECODE_TIME, f.INFERENCE_TIME)
+        self.between_tokens = instruments.histogram("vllm:inter_token_latency_seconds")
+        self._ended = {each: instruments.counter("vllm:request_success", finished_reason=each) for each in REASONS}
+        self._rejections = {limit: instruments.counter("vllm:admission_rejections", reason=limit) for limit in LIMITS}
+        self._prompt_tokens = instruments.counter("vllm:prompt_tokens")
+        self._cached_tokens = instruments.counter("vllm:prompt_tokens_cached")
+        self._computed_source = instruments.counter("vllm:prompt_tokens_by_source", source="local_compute")
+        self._cached_source = instruments.counter("vllm:prompt_tokens_by_source", source="local_cache_hit")
+        self._ttft = instruments.histogram("vllm:time_to_first_token_seconds")
+        self._tpot = instruments.histogram("vllm:request_time_per_output_token_seconds")
+        self._e2e = instruments.histogram("vllm:e2e_request_latency_seconds")
+        self._queue, self._prefill, self._decode, self._inference = (
+            instruments.histogram(f"vllm:request_{phase}_time_seconds")
+            for phase in ("queue", "prefill", "decode", "inference")
         )
-        self._preemptions = instruments.histogram(f.REQUEST_PREEMPTIONS)
-        self._n = instruments.histogram(f.PARAMS_N)
+        self._preemptions = instruments.histogram("vllm:request_num_preemptions")
+        self._n = instruments.histogram("vllm:request_params_n")
+        counted = "params_max", "prompt", "generation", "max_num_generation", "prefill_kv_computed"
         self._max_tokens, self._prompt_len, self._generated, self._longest, self._computed = (
-            instruments.histogram(f.of_tokens(family, max_model_len))
-            for family in (
-                f.PARAMS_MAX_TOKENS,
-                f.REQUEST_PROMPT_TOKENS,
-                f.REQUEST_GENERATION_TOKENS,
-                f.REQUEST_MAX_GENERATION_TOKENS,
-                f.REQUEST_COMPUTED_TOKENS,
-            )
+            instruments.histogram(f"vllm:request_{each}_tokens", one_two_five(max_model_len)) for each in counted
         )
 
     def rejected(self, limit: str) -> None:

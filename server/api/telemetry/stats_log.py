@@ -1,4 +1,6 @@
-"""Log lines about the engines: throughput at intervals, and a warning when the host is too slow for `--pace device`."""
+"""Log lines about engines: throughput at intervals, a warning when the host is too slow for `--pace device`, and with
+--log-level debug the durations of each request's phases.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ from collections.abc import Callable
 from ...clock import NS, Clock
 from ...link.messages import Tokens
 from ...types import StepReport
+from .lifecycle import RequestLife
 
 log = logging.getLogger("neuronserve.stats")
+requests_log = logging.getLogger("neuronserve.requests")
 pace_log = logging.getLogger("neuronserve.pace")
 INTERVAL_S = 10.0  # between two lines
 MIN_STEPS = 100  # that a line needs
@@ -104,3 +108,14 @@ class PaceLog:
                 self._num_steps,
                 self._lag_ns / NS * 1e3,
             )
+
+
+def log_phases(life: RequestLife) -> None:
+    """Log one line for each sequence: its engine, milliseconds of its phases, and its finish reason."""
+    for request_id, each in life.sequences.items():
+        phases = {"queue": each.queue_s, "prefill": each.prefill_s, "decode": each.decode_s}
+        times = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in phases.items() if seconds is not None)
+        tokens = f"{each.num_prompt_tokens} ({each.num_cached_tokens} cached) + {each.num_tokens} tokens"
+        modelled = f"{each.num_preemptions} preemptions, {each.charge.device_ns / 1e6:.2f} ms of the accelerator"
+        words = (life.origin.request_id, request_id, each.engine, times or "never scheduled", tokens, modelled)
+        requests_log.debug("request %s, sequence %s on engine %d: %s; %s; %s; ended: %s", *words, each.finish_reason)

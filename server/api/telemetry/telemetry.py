@@ -14,11 +14,9 @@ from ..admission import Admission
 from ..config import ApiConfig
 from ..host_memory import HostMemory
 from ..keys.use import Accounts
-from . import device_families as f
-from . import phases_log
 from .device_account import DeviceAccount, device_account, show_device
 from .engine_metrics import EngineMetrics
-from .families import ALIASES, INJECTED_FAULTS, REJECTIONS
+from .families import ALIASES
 from .http_metrics import HttpMetrics
 from .instruments import Aliases, Instruments, ReadCounters
 from .key_metrics import show_keys
@@ -26,7 +24,7 @@ from .overload import show_admission, show_memory
 from .recovery import show_recovery
 from .request_metrics import RequestMetrics
 from .request_observer import LifeObserver, RequestObserver
-from .stats_log import PaceLog, ThroughputLog
+from .stats_log import PaceLog, ThroughputLog, log_phases, requests_log
 from .tracing import SpanExporter
 
 
@@ -43,12 +41,12 @@ class Telemetry:
         Aliases(self.registry, ALIASES)
         self._clock = clock
         self.http = HttpMetrics(self._instruments, clock)
-        self.refused_connections = self._instruments.counter(REJECTIONS, reason="max_connections")
+        self.refused_connections = self._instruments.counter("vllm:admission_rejections", reason="max_connections")
         self.throughput = ThroughputLog(clock)
         self.accounts: list[DeviceAccount] = []  # of each engine, once it is ready
         self.at_request_end: list[LifeObserver] = []
-        if phases_log.log.isEnabledFor(logging.DEBUG):
-            self.at_request_end.append(phases_log.log_phases)
+        if requests_log.isEnabledFor(logging.DEBUG):
+            self.at_request_end.append(log_phases)
         self._spans: SpanExporter | None = None
         if config.otlp_traces_endpoint is not None:
             self._spans = SpanExporter(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
@@ -79,7 +77,7 @@ class Telemetry:
 
     def count_fault(self, kind: str, rule: str) -> None:
         """Count a fault that a rule has injected."""
-        self._instruments.counter(INJECTED_FAULTS, fault=kind, rule=rule).inc()
+        self._instruments.counter("neuronserve:injected_faults", fault=kind, rule=rule).inc()
 
     def show_limits(self, admission: Admission, memory: HostMemory) -> None:
         """Expose the values that decide on admission."""
@@ -92,9 +90,10 @@ class Telemetry:
 
     def _show_keys(self, requests: RequestObserver, rate: ChargeRate, counters: ReadCounters) -> None:
         used_ns, shared = requests.keys.device_ns, self._instruments.common
-        counters.add(f.REQUEST_DEVICE_TIME, lambda: {key: ns / NS for key, ns in used_ns.items()}, **shared)
+        time, cost = "neuronserve:request_device_seconds", "neuronserve:request_cost_usd"
+        counters.add(time, lambda: {key: ns / NS for key, ns in used_ns.items()}, **shared)
         if rate.usd_per_hour is not None:
-            counters.add(f.REQUEST_COST, lambda: {key: rate.usd(ns) or 0.0 for key, ns in used_ns.items()}, **shared)
+            counters.add(cost, lambda: {key: rate.usd(ns) or 0.0 for key, ns in used_ns.items()}, **shared)
 
     async def close(self) -> None:
         """Send the remaining spans."""

@@ -12,6 +12,7 @@ from ...text.parsers.lark import Marks, budget_rules, lead
 from ...text.parsers.output import OutputParser
 from ...text.parsers.shapes import Thinking
 from ..config import ApiConfig
+from ..errors import unsupported
 from ..pipeline.output_format import Constraint, OutputFormat, compile_format, requested_format
 from ..pipeline.prompts import content_text, template_source
 from ..service import ServedModel
@@ -72,10 +73,8 @@ def output_plan(model: ServedModel, config: ApiConfig, body: GenerationRequest) 
     _, name = chosen_parsers(config, template_source(model, body))
     budget = body.thinking_token_budget
     if budget is not None and name == "none":
-        raise InvalidRequest(
-            f"{BUDGET}: this server does not know how the model marks its reasoning; --reasoning-parser names a form.",
-            BUDGET,
-            "unsupported_parameter",
+        raise unsupported(
+            BUDGET, ": this server does not know how the model marks its reasoning; --reasoning-parser names a form."
         )
     limit = None if budget == -1 else budget
     return OutputPlan(output_format, tools, name, limit, _continued(body), bool(body.ignore_eos))

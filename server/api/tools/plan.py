@@ -15,6 +15,7 @@ from ...text.parsers.formats import ReasoningParserName, parsers_for
 from ...text.parsers.lark import Function, Lead, Marks, call_rules, text_rule
 from ...text.parsers.property_rules import is_held
 from ..config import ApiConfig
+from ..errors import unsupported
 from ..pipeline.output_format import (
     Constraint,
     OutputFormat,
@@ -129,10 +130,8 @@ def _custom(body: ChatRequest) -> frozenset[str]:
         given = tool.custom.format if isinstance(tool, CustomTool) else None
         if isinstance(given, GrammarFormat) and given.grammar.syntax == "lark":
             param = f"tools[{index}].custom.format.grammar.syntax"
-            raise InvalidRequest(
-                f"{param}: 'lark' is not supported, because calls have their text inside JSON; 'regex' is.",
-                param,
-                "unsupported_parameter",
+            raise unsupported(
+                param, ": 'lark' is not supported, because calls have their text inside JSON; 'regex' is."
             )
     return frozenset(tool.custom.name for tool in body.tools or () if isinstance(tool, CustomTool))
 
@@ -212,11 +211,9 @@ def require_template(template: str | None, messages: Sequence[Message], tools: S
         fields += [f"messages[{index}].role"] if message.role == "tool" else []
         fields += [f"messages[{index}].tool_calls"] if message.tool_calls else []
     for field in fields:
-        raise InvalidRequest(
-            f"{field}: the chat template of this model knows no tools; start the server with a --chat-template "
-            "that does.",
+        raise unsupported(
             field,
-            "unsupported_parameter",
+            ": the chat template of this model knows no tools; start the server with a --chat-template that does.",
         )
 
 
@@ -229,11 +226,7 @@ def _parser(template: str | None, config: ApiConfig) -> ToolParserName:
             if config.tool_call_parser == "none"
             else "the chat template of this model writes calls in no form that this server knows"
         )
-        raise InvalidRequest(
-            f"tools: {why}; --tool-call-parser sets one of {', '.join(CALLS)}.",
-            "tools",
-            "unsupported_parameter",
-        )
+        raise unsupported("tools", f": {why}; --tool-call-parser sets one of {', '.join(CALLS)}.")
     return parser
 
 

@@ -167,7 +167,7 @@ class _Loading:
         whole = HostFootprint.of(self._spec, self._shard, self._shape)
         needed = replace(whole, kv_block=whole.kv_layer).total(self._num_blocks)
         model = f"{self._directory} with tensor_parallel_size {self._shard.tp}"
-        available, share = available_bytes(), self._config.host_memory_bytes
+        available, share = available_bytes(), self._config.data_parallel.host_memory_bytes
         require_host_memory(needed, model, available if share is None else min(available, share))
 
     def _place(self, cores: list[NeuronCore]) -> Placement:

@@ -10,6 +10,7 @@ import mmap
 import os
 import shutil
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
@@ -41,7 +42,6 @@ from ...placement.shard import ShardSpec
 from .artifact_weights import CHUNK_BYTES
 from .compile_report import CompileReport, compile_report
 from .model_source import ModelSource, context_length, describe_checkpoint, open_model, require_generator
-from .reserve import reserve
 from .weights import OnProgress, WeightLoader
 
 INDEX_SUFFIX = ".index.json"
@@ -186,3 +186,21 @@ def _sha256(buffer: Buffer) -> str:
 
 def _size(num_bytes: int) -> str:
     return f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB / 10 else f"{num_bytes / 2**20:.1f} MiB"
+
+
+_BLOCK = 1 << 20
+
+
+def reserve(file: BinaryIO, num_bytes: int, by_call: bool = hasattr(os, "posix_fallocate")) -> None:
+    """Extend the file to `num_bytes` with every block on the disk. Raises OSError without room, not a SIGBUS later.
+
+    macOS has no posix_fallocate: zeros are written instead, which takes as long as writing the file.
+    """
+    if by_call and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        return
+    zeros = bytes(_BLOCK)
+    for begin in range(0, num_bytes, _BLOCK):
+        file.write(zeros[: num_bytes - begin])
+    file.flush()
+    os.fsync(file.fileno())  # a system may accept data without room for it, and report that here

@@ -42,55 +42,32 @@ def _number(tile: int) -> Any:
     return ir.Constant(_I8, tile)
 
 
-def _loader(tile: int) -> Any:
+def _mover(name: str, kind: int, tile: int) -> Any:
     @emitted(types.void, types.int64, types.int64)
-    def load_tile(builder: Any, address: Any, stride: Any) -> Any:
-        """Load rows of 64 bytes, `stride` bytes apart, into the tile."""
-        rows = tile_pointer(builder, tile, address, stride, READ)
-        return _call(builder, "llvm.x86.tileloadd64", _number(tile), *rows)
+    def move_tile(builder: Any, address: Any, stride: Any) -> Any:
+        """Load the tile from rows of 64 bytes, `stride` bytes apart, or store it there."""
+        return _call(builder, name, _number(tile), *tile_pointer(builder, tile, address, stride, kind))
 
-    return load_tile
-
-
-def _storer(tile: int) -> Any:
-    @emitted(types.void, types.int64, types.int64)
-    def store_tile(builder: Any, address: Any, stride: Any) -> Any:
-        """Store the tile to rows of 64 bytes, `stride` bytes apart."""
-        rows = tile_pointer(builder, tile, address, stride, WRITE)
-        return _call(builder, "llvm.x86.tilestored64", _number(tile), *rows)
-
-    return store_tile
+    return move_tile
 
 
-def _zeroer(tile: int) -> Any:
+def _of_tiles(name: str, *tiles: int) -> Any:
     @emitted(types.void)
-    def zero_tile(builder: Any) -> Any:
-        """Set the tile to zero."""
-        return _call(builder, "llvm.x86.tilezero", _number(tile))
+    def of_tiles(builder: Any) -> Any:
+        """Set the tile to zero, or add the product of the second and the third one to it."""
+        return _call(builder, name, *map(_number, tiles))
 
-    return zero_tile
+    return of_tiles
 
 
 def dot_bf16(c: int, a: int, b: int) -> Any:
     """Return the intrinsic for tile c += tile a (bf16 pairs) times tile b (bf16 pairs), accumulated in float32."""
-
-    @emitted(types.void)
-    def tile_dot_bf16(builder: Any) -> Any:
-        """c += a @ b."""
-        return _call(builder, "llvm.x86.tdpbf16ps", _number(c), _number(a), _number(b))
-
-    return tile_dot_bf16
+    return _of_tiles("llvm.x86.tdpbf16ps", c, a, b)
 
 
 def dot_i8(c: int, a: int, b: int) -> Any:
     """Return the intrinsic for tile c += tile a (int8 by fours) times tile b (int8 by fours), accumulated in int32."""
-
-    @emitted(types.void)
-    def tile_dot_i8(builder: Any) -> Any:
-        """c += a @ b."""
-        return _call(builder, "llvm.x86.tdpbssd", _number(c), _number(a), _number(b))
-
-    return tile_dot_i8
+    return _of_tiles("llvm.x86.tdpbssd", c, a, b)
 
 
 @emitted(types.int64)
@@ -101,9 +78,9 @@ def stack_tiles(builder: Any) -> Any:
     return stack_memory(builder, builder.ptrtoint(block, _I64), 8 * TILE_BYTES)
 
 
-load0, load1, load2, load3, load4, load5, load6, load7 = (_loader(i) for i in range(8))
-store0, store1, store2, store3 = (_storer(i) for i in range(4))
-zero0, zero1, zero2, zero3 = (_zeroer(i) for i in range(4))
+load0, load1, load2, load3, load4, load5, load6, load7 = (_mover("llvm.x86.tileloadd64", READ, i) for i in range(8))
+store0, store1, store2, store3 = (_mover("llvm.x86.tilestored64", WRITE, i) for i in range(4))
+zero0, zero1, zero2, zero3 = (_of_tiles("llvm.x86.tilezero", i) for i in range(4))
 
 
 @emitted(types.void, types.int64)

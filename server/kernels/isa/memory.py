@@ -44,66 +44,47 @@ def emitted(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]
     return wrap
 
 
-@emitted(types.int64, types.int64)
-def load_i64(builder: Any, address: Any) -> Any:
-    """Load an int64."""
-    return builder.load(pointer(builder, address, _I64, READ), align=8)
+def _load(kind: Any, align: int, result: Any = types.int64, convert: str = "", to: Any = _I64) -> Any:
+    @emitted(result, types.int64)
+    def load(builder: Any, address: Any) -> Any:
+        """Load one value, widened or converted to the result."""
+        value = builder.load(pointer(builder, address, kind, READ), align=align)
+        return getattr(builder, convert)(value, to) if convert else value
+
+    return load
 
 
-@emitted(types.void, types.int64, types.int64)
-def store_i64(builder: Any, address: Any, value: Any) -> Any:
-    """Store an int64."""
-    builder.store(value, pointer(builder, address, _I64, WRITE), align=8)
-    return NOTHING
+def _store(kind: Any, align: int, value: Any) -> Any:
+    @emitted(types.void, types.int64, value)
+    def store(builder: Any, address: Any, value: Any) -> Any:
+        """Store one value."""
+        builder.store(value, pointer(builder, address, kind, WRITE), align=align)
+        return NOTHING
+
+    return store
 
 
-@emitted(types.int64, types.int64)
-def load_i32(builder: Any, address: Any) -> Any:
-    """Load an int32, widened."""
-    return builder.sext(builder.load(pointer(builder, address, _I32, READ), align=4), _I64)
+def _copy(kind: Any, align: int) -> Any:
+    @emitted(types.void, types.int64, types.int64)
+    def copy(builder: Any, source: Any, target: Any) -> Any:
+        """Copy one value."""
+        value = builder.load(pointer(builder, source, kind, READ), align=align)
+        builder.store(value, pointer(builder, target, kind, WRITE), align=align)
+        return NOTHING
+
+    return copy
+
+
+load_i64, load_i32, load_u8 = _load(_I64, 8), _load(_I32, 4, convert="sext"), _load(_I8, 1, convert="zext")
+load_f32, load_i8 = _load(_F32, 4, types.float32), _load(_I8, 1, types.float32, "sitofp", _F32)
+store_i64, store_f32 = _store(_I64, 8, types.int64), _store(_F32, 4, types.float32)
+copy_4_bytes, copy_2_bytes, copy_1_byte = _copy(_I32, 2), _copy(_I16, 2), _copy(_I8, 1)
 
 
 @emitted(types.int64, types.int64)
 def hidden(builder: Any, value: Any) -> Any:
     """Return the value hidden from LLVM, which then does not unroll a loop of that many turns."""
     return builder.asm(ir.FunctionType(_I64, [_I64]), "", "=r,0", (value,), False)
-
-
-def _copy(builder: Any, source: Any, target: Any, of: Any, align: int) -> Any:
-    value = builder.load(pointer(builder, source, of, READ), align=align)
-    builder.store(value, pointer(builder, target, of, WRITE), align=align)
-    return NOTHING
-
-
-@emitted(types.void, types.int64, types.int64)
-def copy_4_bytes(builder: Any, source: Any, target: Any) -> Any:
-    """Copy four bytes."""
-    return _copy(builder, source, target, _I32, align=2)
-
-
-@emitted(types.void, types.int64, types.int64)
-def copy_2_bytes(builder: Any, source: Any, target: Any) -> Any:
-    """Copy two bytes."""
-    return _copy(builder, source, target, _I16, align=2)
-
-
-@emitted(types.void, types.int64, types.int64)
-def copy_1_byte(builder: Any, source: Any, target: Any) -> Any:
-    """Copy one byte."""
-    return _copy(builder, source, target, _I8, align=1)
-
-
-@emitted(types.float32, types.int64)
-def load_f32(builder: Any, address: Any) -> Any:
-    """Load a float32."""
-    return builder.load(pointer(builder, address, _F32, READ), align=4)
-
-
-@emitted(types.void, types.int64, types.float32)
-def store_f32(builder: Any, address: Any, value: Any) -> Any:
-    """Store a float32."""
-    builder.store(value, pointer(builder, address, _F32, WRITE), align=4)
-    return NOTHING
 
 
 @emitted(types.void, types.int64, types.float32)
@@ -126,18 +107,6 @@ def load_f16(builder: Any, address: Any) -> Any:
     half = builder.sext(builder.load(pointer(builder, address, _I16, READ), align=2), _I32)
     bits = builder.and_(builder.shl(half, ir.Constant(_I32, 13)), ir.Constant(_I32, 0x8FFFE000))
     return builder.fmul(builder.bitcast(bits, _F32), ir.Constant(_F32, 2.0**112))
-
-
-@emitted(types.int64, types.int64)
-def load_u8(builder: Any, address: Any) -> Any:
-    """Load an unsigned byte, widened."""
-    return builder.zext(builder.load(pointer(builder, address, _I8, READ), align=1), _I64)
-
-
-@emitted(types.float32, types.int64)
-def load_i8(builder: Any, address: Any) -> Any:
-    """Load an int8 as float32."""
-    return builder.sitofp(builder.load(pointer(builder, address, _I8, READ), align=1), _F32)
 
 
 def _load_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]:

@@ -137,28 +137,16 @@ def store_bf16(builder: Any, address: Any, value: Any) -> Any:
     return NOTHING
 
 
-@emitted(float32x16, float32x16, float32x16)
-def add(builder: Any, a: Any, b: Any) -> Any:
-    """Return a + b."""
-    return builder.fadd(a, b)
+def _operation(name: str) -> Any:
+    @emitted(float32x16, float32x16, float32x16)
+    def operation(builder: Any, a: Any, b: Any) -> Any:
+        """Return the sum, difference, product or quotient of a and b."""
+        return getattr(builder, name)(a, b)
+
+    return operation
 
 
-@emitted(float32x16, float32x16, float32x16)
-def sub(builder: Any, a: Any, b: Any) -> Any:
-    """Return a - b."""
-    return builder.fsub(a, b)
-
-
-@emitted(float32x16, float32x16, float32x16)
-def mul(builder: Any, a: Any, b: Any) -> Any:
-    """Return a * b."""
-    return builder.fmul(a, b)
-
-
-@emitted(float32x16, float32x16, float32x16)
-def div(builder: Any, a: Any, b: Any) -> Any:
-    """Return a / b."""
-    return builder.fdiv(a, b)
+add, sub, mul, div = map(_operation, ("fadd", "fsub", "fmul", "fdiv"))
 
 
 @emitted(float32x16, float32x16, float32x16, float32x16)

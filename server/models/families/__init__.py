@@ -9,7 +9,6 @@ import msgspec
 from ..config_values import ConfigError, Values, read_record
 from ..spec import ModelSpec, without_output_layer
 from . import (
-    apertus,
     balanced,
     bart,
     classic,
@@ -21,7 +20,6 @@ from . import (
     gemma,
     gemma3n,
     gemma4,
-    glm,
     gpt,
     gpt_oss,
     granite,
@@ -39,7 +37,6 @@ from . import (
     qwen_next,
     rotary_encoders,
     slopes,
-    smollm3,
     starcoder,
     t5,
 )
@@ -76,7 +73,7 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "Gemma4ForCausalLM": ("gemma4_text", gemma4.Gemma4Config),
     "Phi3ForCausalLM": ("phi3", phi3.Phi3Config),
     "PhimoeForCausalLM": ("phimoe", phi3.PhimoeConfig),
-    "ApertusForCausalLM": ("apertus", apertus.ApertusConfig),
+    "ApertusForCausalLM": ("apertus", like_llama.ApertusConfig),
     "GraniteForCausalLM": ("granite", granite.GraniteConfig),
     "GraniteMoeForCausalLM": ("granitemoe", granite.GraniteMoeConfig),
     "GraniteMoeHybridForCausalLM": ("granitemoehybrid", granite.GraniteMoeHybridConfig),
@@ -84,7 +81,7 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "Olmo3ForCausalLM": ("olmo3", olmo.Olmo3Config),
     "OlmoeForCausalLM": ("olmoe", olmo.OlmoeConfig),
     "GptOssForCausalLM": ("gpt_oss", gpt_oss.GptOssConfig),
-    "SmolLM3ForCausalLM": ("smollm3", smollm3.SmolLM3Config),
+    "SmolLM3ForCausalLM": ("smollm3", like_llama.SmolLM3Config),
     "Llama4ForCausalLM": ("llama4_text", llama4.Llama4TextConfig),
     "GPT2LMHeadModel": ("gpt2", classic.GPT2Config),
     "OPTForCausalLM": ("opt", classic.OPTConfig),
@@ -96,8 +93,8 @@ _DECODERS: dict[str, tuple[str, type[DecoderConfig]]] = {
     "CohereForCausalLM": ("cohere", cohere.CohereConfig),
     "Cohere2ForCausalLM": ("cohere2", cohere.Cohere2Config),
     "SeedOssForCausalLM": ("seed_oss", like_llama.SeedOssConfig),
-    "GlmForCausalLM": ("glm", glm.GlmConfig),
-    "Glm4ForCausalLM": ("glm4", glm.Glm4Config),
+    "GlmForCausalLM": ("glm", like_llama.GlmConfig),
+    "Glm4ForCausalLM": ("glm4", like_llama.Glm4Config),
     "ExaoneForCausalLM": ("exaone", exaone.ExaoneConfig),
     "Exaone4ForCausalLM": ("exaone4", exaone.Exaone4Config),
     "InternLM2ForCausalLM": ("internlm2", like_llama.InternLM2Config),

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from ..config_values import MAX_LAYERS, Layers, Positions, Values, Width
-from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, RopeSpec
+from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, RopeSpec
 from ..names import Names
-from ..rope import read_rope
 from ..spec import ModelSpec
 from .decoder import DecoderConfig
 from .exaone import Exaone4Config
-from .experts import ExpertCount, checked_groups, expert_layers, names_of
+from .experts import ExpertCount, balanced_experts, names_of
 from .like_llama import Ernie45Config
 from .mistral import MIXTRAL_WORDS
 
@@ -42,35 +41,21 @@ class Glm4MoeConfig(DecoderConfig, kw_only=True):
     use_qk_norm: bool = False
     num_nextn_predict_layers: Annotated[int, Meta(ge=0, le=16)] = 1
 
+    refused_biases = ("mlp_bias",)
+    lacks_o_bias: ClassVar[bool] = True
+    rotated_share: ClassVar[float | None] = 0.5
+
     def spec(self, architecture: str, values: Values) -> ModelSpec:
         return replace(super().spec(architecture, values), num_nextn_layers=self.num_nextn_predict_layers)
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        self.require_no_bias("mlp_bias")
-        return replace(
-            super().attention(rope, window), qk_norm="head" if self.use_qk_norm else "none", has_o_bias=False
-        )
+        return replace(super().attention(rope, window), qk_norm="head" if self.use_qk_norm else "none")
 
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(self.partial_rope(values, 0.5))
+    def experts(self) -> ExpertsSpec:
+        return balanced_experts(self, self.n_routed_experts, self.n_shared_experts or 0)
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        size, shared = self.moe_intermediate_size, self.n_shared_experts or 0
-        experts = ExpertsSpec(
-            self.n_routed_experts,
-            self.num_experts_per_tok,
-            self.network(size),
-            shared=self.network(size * shared) if shared else None,
-            routing="sigmoid_of_chosen" if self.norm_topk_prob else "sigmoid",
-            choice=checked_groups(
-                ChoiceSpec(True, self.n_group or 1, self.topk_group or 1, 2),
-                self.n_routed_experts,
-                self.num_experts_per_tok,
-            ),
-            scaling=self.routed_scaling_factor,
-        )
-        chooses = [i >= self.first_k_dense_replace for i in range(self.num_hidden_layers)]
-        return expert_layers(experts, chooses, self.network(self.intermediate_size))
+    def chooses(self) -> Sequence[bool]:
+        return [i >= self.first_k_dense_replace for i in range(self.num_hidden_layers)]
 
     def names(self) -> Names:
         return names_of(self.num_hidden_layers, self.num_nextn_predict_layers, {})
@@ -79,8 +64,7 @@ class Glm4MoeConfig(DecoderConfig, kw_only=True):
 class SolarOpenConfig(Glm4MoeConfig, kw_only=True):
     """Keys and defaults of SolarOpenConfig: experts on all layers, and whole heads are rotated."""
 
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(self.partial_rope(values, 1.0))
+    rotated_share = 1.0
 
 
 class Dots1Config(Glm4MoeConfig, kw_only=True):
@@ -90,11 +74,11 @@ class Dots1Config(Glm4MoeConfig, kw_only=True):
     max_window_layers: LayerCount = 62
     layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
 
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return replace(super().attention(rope, window), qk_norm="head", has_o_bias=self.attention_bias)
+    lacks_o_bias = False
+    rotated_share = None
 
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(read_rope(values, self.max_position_embeddings))
+    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
+        return replace(super().attention(rope, window), qk_norm="head")
 
     def windows(self) -> Sequence[int]:
         first = self.max_window_layers if self.sliding_window is not None else self.num_hidden_layers
@@ -120,24 +104,14 @@ class ExaoneMoeConfig(Exaone4Config, kw_only=True):
 
     norm_placement = "before"
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        size, shared = self.moe_intermediate_size, self.num_shared_experts
-        experts = ExpertsSpec(
-            self.num_experts,
-            self.num_experts_per_tok,
-            self.network(size),
-            shared=self.network(size * shared) if shared else None,
-            routing="sigmoid_of_chosen" if self.norm_topk_prob else "sigmoid",
-            choice=checked_groups(
-                ChoiceSpec(True, self.n_group or 1, self.topk_group or 1, 2), self.num_experts, self.num_experts_per_tok
-            ),
-            scaling=self.routed_scaling_factor,
-        )
+    def experts(self) -> ExpertsSpec:
+        return balanced_experts(self, self.num_experts, self.num_shared_experts)
+
+    def chooses(self) -> Sequence[bool]:
         layers = range(self.num_hidden_layers)
         types = self.mlp_layer_types or ["sparse" if i >= self.first_k_dense_replace else "dense" for i in layers]
         self.require_length(types)
-        chooses = [name == "sparse" for name in types]
-        return expert_layers(experts, chooses, self.network(self.intermediate_size))
+        return [name == "sparse" for name in types]
 
     def names(self) -> Names:
         bias = {"mlp.gate.e_score_correction_bias": "mlp.e_score_correction_bias"}
@@ -152,29 +126,18 @@ class MiniMaxM2Config(DecoderConfig, kw_only=True):
     rotary_dim: Positions | None = None  # of a head, in files of its own code
 
     comes_with_code = True
+    qk_norm = "all_heads"
     own_names = Names.of(
         {**MIXTRAL_WORDS, "mlp.gate.e_score_correction_bias": "block_sparse_moe.e_score_correction_bias"}, "model."
     )
 
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return replace(super().attention(rope, window), qk_norm="all_heads")
-
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        size = self.head_size()
-        share = 1.0 if self.rotary_dim is None else min(1.0, (self.rotary_dim + 0.5) / size)
-        rope = self.partial_rope(values, share)
-        return self.on_all(rope)
+        share = 1.0 if self.rotary_dim is None else min(1.0, (self.rotary_dim + 0.5) / self.head_size())
+        return self.on_all(self.partial_rope(values, share))
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        network = self.network(self.intermediate_size)
-        experts = ExpertsSpec(
-            self.num_local_experts,
-            self.num_experts_per_tok,
-            network,
-            routing="sigmoid_of_chosen",
-            choice=ChoiceSpec(has_bias=True),
-        )
-        return expert_layers(experts, self.on_all(True), network)
+    def experts(self) -> ExpertsSpec:
+        choice, counts = ChoiceSpec(has_bias=True), (self.num_local_experts, self.num_experts_per_tok)
+        return ExpertsSpec(*counts, self.dense(), routing="sigmoid_of_chosen", choice=choice)
 
 
 class Ernie45MoeConfig(Ernie45Config, kw_only=True):
@@ -188,19 +151,20 @@ class Ernie45MoeConfig(Ernie45Config, kw_only=True):
     moe_layer_end_index: Annotated[int, Meta(ge=-1, le=MAX_LAYERS)] = -1
     moe_layer_interval: Layers = 1
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        size, shared, layers = self.moe_intermediate_size, self.moe_num_shared_experts, self.num_hidden_layers
-        experts = ExpertsSpec(
+    def experts(self) -> ExpertsSpec:
+        size, shared = self.moe_intermediate_size, self.moe_num_shared_experts
+        return ExpertsSpec(
             self.moe_num_experts,
             self.moe_k,
             self.network(size),
             shared=self.network(size * shared) if shared else None,
             choice=ChoiceSpec(has_bias=True, is_bias_folded=True),
         )
+
+    def chooses(self) -> Sequence[bool]:
+        layers, every = self.num_hidden_layers, self.moe_layer_interval
         last = layers - 1 if self.moe_layer_end_index == -1 else self.moe_layer_end_index
-        every = self.moe_layer_interval
-        chooses = [(i + 1) % every == 0 and self.moe_layer_start_index <= i <= last for i in range(layers)]
-        return expert_layers(experts, chooses, self.network(self.intermediate_size))
+        return [(i + 1) % every == 0 and self.moe_layer_start_index <= i <= last for i in range(layers)]
 
     def names(self) -> Names:
         bias = {"mlp.gate.e_score_correction_bias": "mlp.moe_statics.e_score_correction_bias"}

@@ -10,7 +10,6 @@ from msgspec import Meta, field
 
 from ..config_values import Epsilon, Layers, Positions, Values
 from ..layer import AttentionSpec, RopeSpec
-from ..rope import read_rope
 from ..spec import HeadSpec
 from .decoder import DecoderConfig
 from .family import LayerType
@@ -25,13 +24,11 @@ class CohereConfig(DecoderConfig, kw_only=True):
 
     norm_placement = "parallel"
     norm_kind = "layer_no_bias"
+    refused_biases = ("mlp_bias",)
+    is_interleaved = True
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        self.require_no_bias("mlp_bias")
         return replace(super().attention(rope, window), qk_norm="each_head" if self.use_qk_norm else "none")
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        return self.on_all(replace(read_rope(values, self.max_position_embeddings), is_interleaved=True))
 
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings, scale=self.logit_scale)
@@ -51,8 +48,8 @@ class Cohere2Config(CohereConfig, kw_only=True):
         return self.sliding_windows(self.sliding_window, self._types())
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        rope = replace(read_rope(values, self.max_position_embeddings), is_interleaved=True)
-        return [rope if name == "sliding_attention" else None for name in self._types()]
+        layers = zip(super().ropes(values), self._types(), strict=True)
+        return [rope if name == "sliding_attention" else None for rope, name in layers]
 
     def _types(self) -> list[LayerType]:
         return self.layer_types or self.types_by_period(self.sliding_window_pattern)

@@ -25,13 +25,22 @@ class DecoderConfig(FamilyConfig, kw_only=True):
     hidden_act: Literal["silu"] = "silu"
 
     head_has_bias: ClassVar[bool] = False
+    refused_biases: ClassVar[tuple[str, ...]] = ()  # keys of biases that the family's code does not have
+    lacks_o_bias: ClassVar[bool] = False  # attention_bias is about q, k and v alone
+    rotated_share: ClassVar[float | None] = None  # of each head, where the file does not say; None: all of it, always
+    is_interleaved: ClassVar[bool] = False  # neighbours are rotated as a pair
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        attention = super().attention(rope, window)
-        return replace(attention, has_qkv_bias=self.attention_bias, has_o_bias=self.attention_bias)
+        self.require_no_bias(*self.refused_biases)
+        attention, has_bias = super().attention(rope, window), self.attention_bias
+        return replace(attention, has_qkv_bias=has_bias, has_o_bias=has_bias and not self.lacks_o_bias)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
-        return self.on_all(read_rope(values, self.max_position_embeddings))
+        if self.rotated_share is None:
+            rope = read_rope(values, self.max_position_embeddings)
+        else:
+            rope = self.partial_rope(values, self.rotated_share)
+        return self.on_all(replace(rope, is_interleaved=self.is_interleaved))
 
     def partial_rope(self, values: Values, share: float) -> RopeSpec:
         """Return the rotation of a part of each head: `share` of it, where the file does not say."""

@@ -15,17 +15,15 @@ from ..layer import (
     AttentionSpec,
     ChoiceSpec,
     ExpertsSpec,
-    FeedForward,
     LatentAttentionSpec,
     LayerSpec,
     RopeSpec,
-    Routing,
 )
 from ..names import Names
 from ..rope import rope_object
 from ..spec import EmbeddingSpec, HeadSpec, ModelSpec
 from .decoder import DecoderConfig
-from .experts import ExpertCount, checked_groups, expert_layers, names_of
+from .experts import ExpertCount, balanced_experts, checked_groups, names_of
 
 Count = Annotated[int, Meta(ge=0, le=4096)]
 Factor = Annotated[float, Meta(ge=0.0, le=1e6)]
@@ -51,7 +49,7 @@ class LatentConfig(DecoderConfig, kw_only=True):
     comes_with_code: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self.require_no_bias("mlp_bias")
+        self.require_no_bias("mlp_bias")  # `attention` is another one
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         return LatentAttentionSpec(
@@ -134,36 +132,14 @@ class LatentExpertsConfig(LatentConfig, kw_only=True):
     def names(self) -> Names:
         return names_of(self.num_hidden_layers, self.num_nextn_predict_layers, {}, _INDEXER)
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        experts = ExpertsSpec(
-            self.n_routed_experts,
-            self.num_experts_per_tok,
-            self.network(self.moe_intermediate_size),
-            shared=self.network(self.moe_intermediate_size * self.n_shared_experts) if self.n_shared_experts else None,
-            routing=self.routing(),
-            choice=self.choice(),
-            scaling=self.routed_scaling_factor,
-        )
-        types = self.mlp_layer_types
-        if types is None:
-            chooses = [i >= self.first_k_dense_replace for i in range(self.num_hidden_layers)]
-        else:
-            self.require_length(types)
-            chooses = [name == "sparse" for name in types]
-        return expert_layers(experts, chooses, self.network(self.intermediate_size))
+    def experts(self) -> ExpertsSpec:
+        return balanced_experts(self, self.n_routed_experts, self.n_shared_experts or 0)
 
-    def routing(self) -> Routing:
-        """Return how weights follow from logits."""
-        return "sigmoid_of_chosen" if self.norm_topk_prob else "sigmoid"
-
-    def choice(self) -> ChoiceSpec:
-        """Return the choice of experts."""
-        return self.groups(best=2, has_bias=True)
-
-    def groups(self, best: int, *, has_bias: bool) -> ChoiceSpec:
-        """Return a choice from the best groups. Raises ConfigError for groups that do not divide the experts."""
-        choice = ChoiceSpec(has_bias, self.n_group or 1, self.topk_group or 1, best)
-        return checked_groups(choice, self.n_routed_experts, self.num_experts_per_tok)
+    def chooses(self) -> Sequence[bool]:
+        if self.mlp_layer_types is None:
+            return [i >= self.first_k_dense_replace for i in range(self.num_hidden_layers)]
+        self.require_length(self.mlp_layer_types)
+        return [name == "sparse" for name in self.mlp_layer_types]
 
 
 class DeepseekV2Config(LatentExpertsConfig, kw_only=True):
@@ -172,13 +148,14 @@ class DeepseekV2Config(LatentExpertsConfig, kw_only=True):
     topk_method: Literal["greedy", "group_limited_greedy"] = "greedy"
     scoring_func: Literal["softmax"] = "softmax"
 
-    def routing(self) -> Routing:
+    def experts(self) -> ExpertsSpec:
         if self.norm_topk_prob:
             raise refuse("norm_topk_prob", True, "not supported for this architecture")
-        return "softmax"
-
-    def choice(self) -> ChoiceSpec:
-        return PLAIN_CHOICE if self.topk_method == "greedy" else self.groups(best=1, has_bias=False)
+        count, choice = self.n_routed_experts, PLAIN_CHOICE
+        if self.topk_method != "greedy":
+            groups = ChoiceSpec(False, self.n_group or 1, self.topk_group or 1, 1)
+            choice = checked_groups(groups, count, self.num_experts_per_tok)
+        return replace(balanced_experts(self, count, self.n_shared_experts or 0, choice), routing="softmax")
 
 
 class DeepseekV3Config(LatentExpertsConfig, kw_only=True):

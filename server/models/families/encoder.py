@@ -16,7 +16,7 @@ from msgspec import Meta
 from ..config_values import Epsilon, Heads, Layers, Values, Width, refuse
 from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
-from ..spec import EmbeddingSpec, NormSpec
+from ..spec import EmbeddingSpec, NormKind
 from .family import ACTIVATIONS, ActivationName, FamilyConfig
 
 Count = Annotated[int, Meta(ge=0, le=1 << 16)]
@@ -42,6 +42,8 @@ class EncoderConfig(FamilyConfig, kw_only=True):
     rms_norm_eps: Epsilon = msgspec.field(default=1e-12, name="layer_norm_eps")
 
     kind = "encoder"
+    norm_placement: ClassVar[NormPlacement] = "stream"
+    norm_kind: ClassVar[NormKind] = "layer"
     prefix: ClassVar[str]
     # Names of a layer's modules: q k v o, norm of attention, up, down, norm of the network, gate.
     layer_names: ClassVar[str] = (
@@ -61,12 +63,6 @@ class EncoderConfig(FamilyConfig, kw_only=True):
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.hidden_act], is_gated=False, has_bias=True)
-
-    def placement(self) -> NormPlacement:
-        return "stream"
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps)
 
     def names(self) -> Names:
         is_before = self.placement() == "before"

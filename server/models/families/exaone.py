@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
 
 from ..config_values import MAX_LAYERS, Epsilon, Layers, Positions, Values
-from ..layer import AttentionSpec, NormPlacement, RopeSpec
+from ..layer import NormPlacement, RopeSpec
 from ..names import Names
 from ..rope import read_rope
 from .decoder import DecoderConfig
@@ -52,10 +51,8 @@ class Exaone4Config(DecoderConfig, kw_only=True):
     layer_types: list[LayerType] | None = None
 
     norm_placement: ClassVar[NormPlacement] = "after"
-
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        self.require_no_bias("attention_bias", "mlp_bias")
-        return replace(super().attention(rope, window), qk_norm="head")
+    qk_norm = "head"
+    refused_biases = ("attention_bias", "mlp_bias")
 
     def windows(self) -> Sequence[int]:
         return self.sliding_windows(self.sliding_window, self._types())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from msgspec import Meta
 
 from ..config_values import MAX_LAYERS, refuse
-from ..layer import ChoiceSpec, ExpertsSpec, FeedForward, NetworkSpec
+from ..layer import ChoiceSpec, ExpertsSpec, FeedForward, NetworkSpec, Routing
 from ..names import ROPE_FREQUENCIES, Names
 
 ExpertCount = Annotated[int, Meta(ge=1, le=4096)]
@@ -26,6 +26,61 @@ def expert_layers(experts: ExpertsSpec, chooses: Sequence[bool], dense: NetworkS
     if not any(chooses):
         raise refuse("num_experts", experts.count, "no layer has experts")
     return tuple(experts if choosing else dense for choosing in chooses)
+
+
+class SoftmaxKeys(Protocol):
+    """Keys of families whose experts are chosen by the largest logits."""
+
+    num_experts: int
+    num_experts_per_tok: int
+    norm_topk_prob: bool  # weights are divided by the sum of the chosen ones
+
+
+def softmax_experts(keys: SoftmaxKeys, expert: NetworkSpec) -> ExpertsSpec:
+    """Return experts that the softmax of the router's logits weights."""
+    routing: Routing = "softmax_of_chosen" if keys.norm_topk_prob else "softmax"
+    return ExpertsSpec(keys.num_experts, keys.num_experts_per_tok, expert, routing=routing)
+
+
+class BalancedKeys(Protocol):
+    """Keys of families whose experts are chosen by sigmoids, with a bias that balances them."""
+
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    norm_topk_prob: bool
+    routed_scaling_factor: float
+
+    @property
+    def n_group(self) -> int | None:
+        """Groups of experts; None: one."""
+        ...
+
+    @property
+    def topk_group(self) -> int | None:
+        """Groups from which a token's experts come; None: one."""
+        ...
+
+    def network(self, size: int) -> NetworkSpec:
+        """Return a network of `size`."""
+        ...
+
+
+def balanced_experts(keys: BalancedKeys, count: int, num_shared: int, choice: ChoiceSpec | None = None) -> ExpertsSpec:
+    """Return `count` experts, and a network as large as `num_shared` of them that all tokens take.
+
+    Without a `choice` a group counts by its two best experts.
+    """
+    size, per_token = keys.moe_intermediate_size, keys.num_experts_per_tok
+    groups = ChoiceSpec(True, keys.n_group or 1, keys.topk_group or 1, 2)
+    return ExpertsSpec(
+        count,
+        per_token,
+        keys.network(size),
+        shared=keys.network(size * num_shared) if num_shared else None,
+        routing="sigmoid_of_chosen" if keys.norm_topk_prob else "sigmoid",
+        choice=choice or checked_groups(groups, count, per_token),
+        scaling=keys.routed_scaling_factor,
+    )
 
 
 def checked_groups(choice: ChoiceSpec, experts: int, per_token: int) -> ChoiceSpec:

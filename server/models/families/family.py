@@ -12,10 +12,21 @@ from typing import ClassVar, Literal, TypeVar
 import msgspec
 
 from ..config_values import MIN_HEAD_DIM, Epsilon, Heads, Layers, Positions, Values, Vocab, Width, defaults_of, refuse
-from ..layer import Activation, AttentionSpec, FeedForward, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..layer import (
+    Activation,
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForward,
+    LayerSpec,
+    NetworkSpec,
+    NormPlacement,
+    QKNorm,
+    RopeSpec,
+)
 from ..names import LLAMA, Names
 from ..rope import check_ropes, rope_object
 from ..spec import EmbeddingSpec, HeadSpec, ModelSpec, NormKind, NormSpec, StackKind, StackSpec
+from .experts import expert_layers
 
 T = TypeVar("T")
 LayerType = Literal["full_attention", "sliding_attention"]
@@ -48,6 +59,7 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
     norm_placement: ClassVar[NormPlacement] = "before"
     norm_kind: ClassVar[NormKind] = "rms"
     norm_offset: ClassVar[float] = 0.0  # added to the weights of norms
+    qk_norm: ClassVar[QKNorm] = "none"
     comes_with_code: ClassVar[bool] = False  # files name code by `auto_map`; transformers' own class is the model
 
     @classmethod
@@ -80,7 +92,8 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         """Return the attention of a layer with this rotation and window."""
-        return AttentionSpec(self.num_attention_heads, self.kv_heads(), self.head_size(), rope, window)
+        heads = self.num_attention_heads, self.kv_heads(), self.head_size()
+        return AttentionSpec(*heads, rope, window, qk_norm=self.qk_norm)
 
     def ropes(self, _: Values) -> Sequence[RopeSpec | None]:
         """Return the rotation of each layer, None where it has none."""
@@ -92,7 +105,20 @@ class FamilyConfig(msgspec.Struct, kw_only=True):
 
     def feed_forwards(self) -> Sequence[FeedForward]:
         """Return the feed-forward network of each layer."""
-        return self.on_all(self.network(self.intermediate_size))
+        dense, experts = self.dense(), self.experts()
+        return self.on_all(dense) if experts is None else expert_layers(experts, self.chooses(), dense)
+
+    def experts(self) -> ExpertsSpec | None:
+        """Return the experts of layers that choose, None where no layer does."""
+        return None
+
+    def chooses(self) -> Sequence[bool]:
+        """Return whether each layer has experts, in a model that has some."""
+        return self.on_all(True)
+
+    def dense(self) -> NetworkSpec:
+        """Return the network of layers without experts."""
+        return self.network(self.intermediate_size)
 
     def network(self, size: int) -> NetworkSpec:
         """Return a network of `size`."""

@@ -87,9 +87,11 @@ class Gemma3Config(Gemma2Config, kw_only=True):
     sliding_window_pattern: Layers = 6  # period of global layers, where there is no layer_types
     rope_local_base_freq: Theta = 10_000.0
 
+    qk_norm = "head"
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         # The family's code does not read attn_logit_softcapping: scores are not capped.
-        return replace(super().attention(rope, window), qk_norm="head", score_cap=0.0)
+        return replace(super().attention(rope, window), score_cap=0.0)
 
     def types(self) -> list[LayerType]:
         return self.types_by_period(self.sliding_window_pattern) if self.layer_types is None else self.layer_types

@@ -12,9 +12,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from ..config_values import MAX_POSITIONS, HeadDim, Heads, Layers, Values, Width, refuse
-from ..layer import Activation, AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, NormPlacement, QKNorm, RopeSpec
+from ..layer import Activation, AttentionSpec, ExpertsSpec, NetworkSpec, NormPlacement, QKNorm, RopeSpec
 from ..spec import EmbeddingSpec, HeadSpec, NormKind, NormSpec
-from .experts import expert_layers
 from .family import FamilyConfig
 
 Count = Annotated[int, Meta(ge=0, le=4096)]
@@ -134,25 +133,23 @@ class GenericConfig(FamilyConfig, kw_only=True):
     def head_size(self) -> int:
         return super().head_size() if self.head_dim is None else self.head_dim
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
+    def experts(self) -> ExpertsSpec | None:
         if not self.num_experts:
-            return super().feed_forwards()
+            return None
         expert = self.moe_intermediate_size or self.intermediate_size
         shared = expert * self.num_shared_experts
         if self.shared_intermediate_size is not None:
             shared = self.shared_intermediate_size
-        experts = ExpertsSpec(
-            self.num_experts,
-            self.num_experts_per_tok,
-            self.network(expert),
-            shared=self.network(shared) if shared else None,
-        )
-        step, unless = self.expert_layer_step, self.mlp_only_layers
-        chooses = [
-            i >= self.num_dense_layers and (i + 1) % step == 0 and i not in unless
-            for i in range(self.num_hidden_layers)
-        ]
-        return expert_layers(experts, chooses, self.network(self.dense_intermediate_size or self.intermediate_size))
+        network = self.network(shared) if shared else None
+        return ExpertsSpec(self.num_experts, self.num_experts_per_tok, self.network(expert), shared=network)
+
+    def chooses(self) -> Sequence[bool]:
+        layers, step, unless = range(self.num_hidden_layers), self.expert_layer_step, self.mlp_only_layers
+        return [i >= self.num_dense_layers and (i + 1) % step == 0 and i not in unless for i in layers]
+
+    def dense(self) -> NetworkSpec:
+        own = self.dense_intermediate_size if self.num_experts else None
+        return self.network(own or self.intermediate_size)
 
     def windows(self) -> Sequence[int]:
         """Window of each layer: by its type, by the period of layers that attend to everything, or one for all.

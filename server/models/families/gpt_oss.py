@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..config_values import Positions, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
+from ..layer import AttentionSpec, ExpertsSpec, NetworkSpec, RopeSpec
 from ..names import Names
 from .decoder import DecoderConfig
-from .experts import ExpertCount, expert_layers
+from .experts import ExpertCount
 from .family import LayerType
 
 NAMES = replace(Names.of({"mlp.gate": "mlp.router"}, "model."), fused="inputs, in turns")
@@ -37,10 +37,8 @@ class GptOssConfig(DecoderConfig, kw_only=True):
                 raise refuse(key, getattr(self, key), f"only {computed} is computed")
         return NetworkSpec(size, "swiglu_clamped", has_bias=True)
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        network = self.network(self.intermediate_size)
-        experts = ExpertsSpec(self.num_local_experts, self.num_experts_per_tok, network, has_router_bias=True)
-        return expert_layers(experts, self.on_all(True), network)
+    def experts(self) -> ExpertsSpec:
+        return ExpertsSpec(self.num_local_experts, self.num_experts_per_tok, self.dense(), has_router_bias=True)
 
     def windows(self) -> Sequence[int]:
         types = self.types_by_period(2) if self.layer_types is None else self.layer_types

@@ -104,11 +104,7 @@ class GraniteMoeConfig(GraniteConfig, kw_only=True):
     own_names = MOE_NAMES
 
     def experts(self) -> ExpertsSpec:
-        """Return the experts of every layer."""
         return ExpertsSpec(self.num_local_experts, self.num_experts_per_tok, self.network(self.intermediate_size))
-
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        return expert_layers(self.experts(), self.on_all(True), self.network(self.intermediate_size))
 
 
 class GraniteMoeSharedConfig(GraniteMoeConfig, kw_only=True):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..config_values import Layers, Values, Width, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
+from ..layer import AttentionSpec, ExpertsSpec, NetworkSpec, RopeSpec
 from ..names import Names
 from ..rope import read_rope, rope_object
 from .decoder import DecoderConfig
-from .experts import ExpertCount, expert_layers
+from .experts import ExpertCount
 
 DENSE_NAMES = Names.of({"q_norm": "query_layernorm", "k_norm": "key_layernorm"}, "model.")
 MOE_NAMES = Names.of({**dict(DENSE_NAMES.words), "mlp.gate": "mlp.gate.wg", "shared_expert": "shared_mlp"}, "model.")
@@ -20,10 +20,11 @@ class HunYuanDenseConfig(DecoderConfig, kw_only=True):
     """Keys and defaults of HunYuanDenseV1Config."""
 
     own_names = DENSE_NAMES
+    qk_norm = "head"
+    refused_biases = ("mlp_bias",)
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        self.require_no_bias("mlp_bias")
-        return replace(super().attention(rope, window), qk_norm="head", norms_rotated=True)
+        return replace(super().attention(rope, window), norms_rotated=True)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
         path, stated = rope_object(values)
@@ -45,11 +46,12 @@ class HunYuanMoeConfig(HunYuanDenseConfig, kw_only=True):
 
     own_names = MOE_NAMES
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        network = self.network(self._one("moe_intermediate_size") or self.intermediate_size)
+    def experts(self) -> ExpertsSpec:
         shared = self.network(self.intermediate_size * self._one("num_shared_expert"))
-        experts = ExpertsSpec(self._one("num_experts"), self._one("moe_topk"), network, shared=shared)
-        return expert_layers(experts, self.on_all(True), network)
+        return ExpertsSpec(self._one("num_experts"), self._one("moe_topk"), self.dense(), shared=shared)
+
+    def dense(self) -> NetworkSpec:
+        return self.network(self._one("moe_intermediate_size") or self.intermediate_size)
 
     def _one(self, key: str) -> int:
         """Return the value of all layers, 0 where there is none."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 from msgspec import Meta, field
 
 from ..config_values import Epsilon, Values, Width
-from ..layer import AttentionSpec, ChoiceSpec, ExpertsSpec, FeedForward, RopeSpec
+from ..layer import ChoiceSpec, ExpertsSpec, NetworkSpec
 from ..names import Names
 from ..state_layer import ShortConvSpec, StateMixer
-from .experts import ExpertCount, expert_layers
+from .experts import ExpertCount
 from .hybrid import HybridConfig, Taps, one_module
 
 _KINDS = {"full_attention": True, "attention": True, "conv": False}
@@ -51,6 +50,7 @@ class Lfm2Config(HybridConfig, kw_only=True):
     layer_types: tuple[str, ...] | None = None
 
     own_names = _NAMES
+    qk_norm = "head"
 
     def __post_init__(self) -> None:
         if self.tie_embedding is not None:
@@ -67,11 +67,8 @@ class Lfm2Config(HybridConfig, kw_only=True):
     def attends(self) -> Sequence[bool]:
         return self.types(self.layer_types, _KINDS, every=1)
 
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return replace(super().attention(rope, window), qk_norm="head")
-
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        return self.on_all(self.network(self._adjusted()))
+    def dense(self) -> NetworkSpec:
+        return self.network(self._adjusted())
 
     def _adjusted(self) -> int:
         """Size of the feed-forward network, as the family's code derives it from the key."""
@@ -95,8 +92,8 @@ class Lfm2MoeConfig(Lfm2Config, kw_only=True):
     routed_scaling_factor: Annotated[float, Meta(gt=0.0, le=1e3)] = 1.0
     norm_topk_prob: bool = True
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        experts = ExpertsSpec(
+    def experts(self) -> ExpertsSpec:
+        return ExpertsSpec(
             self.num_experts,
             self.num_experts_per_tok,
             self.network(self.moe_intermediate_size),
@@ -104,5 +101,9 @@ class Lfm2MoeConfig(Lfm2Config, kw_only=True):
             choice=ChoiceSpec(has_bias=self.use_expert_bias),
             scaling=self.routed_scaling_factor,
         )
-        chooses = [i >= self.num_dense_layers for i in range(self.num_hidden_layers)]
-        return expert_layers(experts, chooses, self.network(self.intermediate_size))
+
+    def chooses(self) -> Sequence[bool]:
+        return [i >= self.num_dense_layers for i in range(self.num_hidden_layers)]
+
+    def dense(self) -> NetworkSpec:
+        return self.network(self.intermediate_size)

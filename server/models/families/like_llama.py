@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from ..config_values import Epsilon, Positions, Values, Width, refuse
-from ..layer import AttentionSpec, LayerSpec, NetworkSpec, RopeSpec
+from ..config_values import Epsilon, Layers, Positions, Values, Width, refuse
+from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
 from ..names import Names
 from ..rope import read_rope
 from ..spec import EmbeddingSpec, HeadSpec, NormSpec
@@ -33,6 +33,17 @@ INTERNLM2 = replace(
         "model.",
     ),
     take_turns=True,
+)
+_FUSED = dict.fromkeys(("gate_proj", "up_proj"), "gate_up_proj")
+GLM = Names.of(_FUSED, "model.")
+GLM4 = Names.of(
+    {
+        **_FUSED,
+        "post_attention_layernorm": "post_self_attn_layernorm",
+        "pre_feedforward_layernorm": "post_attention_layernorm",
+        "post_feedforward_layernorm": "post_mlp_layernorm",
+    },
+    "model.",
 )
 OLMO_EPSILON = 1e-5  # OlmoLayerNorm of transformers reads no key
 
@@ -99,9 +110,7 @@ class CwmConfig(DecoderConfig, kw_only=True):
     sliding_window: Positions | None = 8192
     layer_types: list[LayerType] | None = None
 
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        self.require_no_bias("attention_bias", "mlp_bias")
-        return super().attention(rope, window)
+    refused_biases = ("attention_bias", "mlp_bias")
 
     def windows(self) -> Sequence[int]:
         layers = range(self.num_hidden_layers)
@@ -131,11 +140,9 @@ class NemotronConfig(ArceeConfig, kw_only=True):
 
     rms_norm_eps: Epsilon = field(default=1e-5, name="norm_eps")
 
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(self.partial_rope(values, 0.5))
-
-    def norm(self) -> NormSpec:
-        return NormSpec("layer", self.rms_norm_eps, offset=1.0)
+    norm_kind = "layer"
+    norm_offset = 1.0
+    rotated_share = 0.5
 
 
 class StableLmConfig(DecoderConfig, kw_only=True):
@@ -147,29 +154,24 @@ class StableLmConfig(DecoderConfig, kw_only=True):
     use_parallel_residual: bool = False
 
     norm_kind = "layer"
+    refused_biases = ("mlp_bias",)
+    lacks_o_bias = True
+    rotated_share = 0.25
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        self.require_no_bias("mlp_bias")
         if self.qk_layernorm:
             raise refuse("qk_layernorm", True, "norms of heads in a tensor for each are not supported")
-        return replace(super().attention(rope, window), has_qkv_bias=self.use_qkv_bias, has_o_bias=False)
+        return replace(super().attention(rope, window), has_qkv_bias=self.use_qkv_bias)
 
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(self.partial_rope(values, 0.25))
-
-    def layers(self, values: Values) -> tuple[LayerSpec, ...]:
-        norms: Literal["parallel", "before"] = "parallel" if self.use_parallel_residual else "before"
-        return tuple(replace(layer, norms=norms) for layer in super().layers(values))
+    def placement(self) -> NormPlacement:
+        return "parallel" if self.use_parallel_residual else "before"
 
 
 class HeliumConfig(DecoderConfig, kw_only=True):
     """HeliumConfig: neighbours are rotated as a pair; no bias behind attention."""
 
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return replace(super().attention(rope, window), has_o_bias=False)
-
-    def ropes(self, values: Values) -> Sequence[RopeSpec]:
-        return self.on_all(replace(read_rope(values, self.max_position_embeddings), is_interleaved=True))
+    lacks_o_bias = True
+    is_interleaved = True
 
 
 class Ernie45Config(HeliumConfig, kw_only=True):
@@ -196,3 +198,57 @@ class OlmoConfig(DecoderConfig, kw_only=True):
 
     def norm(self) -> NormSpec:
         return NormSpec("layer_no_weight", OLMO_EPSILON)
+
+
+class ApertusConfig(DecoderConfig, kw_only=True):
+    """ApertusConfig: normed heads, and networks without a gate whose activation, xIELU, has learned numbers."""
+
+    hidden_act: Literal["xielu"] = "xielu"  # type: ignore[assignment]
+
+    qk_norm = "head"
+    own_names = Names.of(
+        {"input_layernorm": "attention_layernorm", "post_attention_layernorm": "feedforward_layernorm"}, "model."
+    )
+
+    def network(self, size: int) -> NetworkSpec:
+        return NetworkSpec(size, "xielu", is_gated=False)
+
+
+class GlmConfig(DecoderConfig, kw_only=True):
+    """GlmConfig: gate and up in one matrix, half of each head rotated by neighbours, no bias behind attention."""
+
+    own_names = GLM
+    refused_biases = ("mlp_bias",)
+    lacks_o_bias = True
+    rotated_share = 0.5
+    is_interleaved = True
+
+
+class Glm4Config(GlmConfig, kw_only=True):
+    """Glm4Config, of GLM-4-0414: norms before and after."""
+
+    norm_placement = "before_and_after"
+    own_names = GLM4
+
+
+class SmolLM3Config(DecoderConfig, kw_only=True):
+    """SmolLM3Config: every fourth layer is not rotated, and may slide where the others do not."""
+
+    no_rope_layers: list[Annotated[int, Meta(ge=0, le=1)]] | None = None  # 1: the layer is rotated
+    no_rope_layer_interval: Layers = 4
+    use_sliding_window: bool = False
+    sliding_window: Positions | None = None
+    layer_types: list[LayerType] | None = None
+
+    def windows(self) -> Sequence[int]:
+        if not self.use_sliding_window or self.sliding_window is None:
+            return self.on_all(0)
+        types = self.layer_types or ["full_attention" if turns else "sliding_attention" for turns in self._rotated()]
+        return self.sliding_windows(self.sliding_window, types)
+
+    def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
+        rope = read_rope(values, self.max_position_embeddings)
+        return [rope if turns else None for turns in self._rotated()]
+
+    def _rotated(self) -> Sequence[int]:
+        return self.rotated_layers(self.no_rope_layers, self.no_rope_layer_interval)

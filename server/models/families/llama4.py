@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ..config_values import MAX_LAYERS, Layers, Positions, Values, Width, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec, TemperatureSpec
+from ..layer import AttentionSpec, ExpertsSpec, NetworkSpec, RopeSpec, TemperatureSpec
 from ..names import Names
 from ..rope import read_rope
 from .decoder import DecoderConfig
-from .experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
+from .experts import ExpertCount, LayerIndex, sparse_layers
 
 NAMES = replace(Names.of({"mlp": "feed_forward", "mlp.gate": "feed_forward.router"}, "model."), fused="inputs")
 AttentionKind = Literal["full_attention", "chunked_attention"]
@@ -57,23 +57,18 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
             rope = replace(rope, attention_factor=1.0)
         return [rope if turns else None for turns in self._rotated()]
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        layers, dense = self.num_hidden_layers, self.network(self.intermediate_size_mlp)
-        chooses = sparse_layers(layers, self.interleave_moe_layer_step, ())
+    def experts(self) -> ExpertsSpec | None:
+        network, counts = self.network(self.intermediate_size), (self.num_local_experts, self.num_experts_per_tok)
+        found = ExpertsSpec(*counts, network, shared=network, routing="sigmoid", weighs_inputs=True)
+        return found if any(self.chooses()) else None
+
+    def chooses(self) -> Sequence[bool]:
         if self.moe_layers is not None:
-            chooses = [i in self.moe_layers for i in range(layers)]
-        if not any(chooses):
-            return self.on_all(dense)
-        network = self.network(self.intermediate_size)
-        experts = ExpertsSpec(
-            self.num_local_experts,
-            self.num_experts_per_tok,
-            network,
-            shared=network,
-            routing="sigmoid",
-            weighs_inputs=True,
-        )
-        return expert_layers(experts, chooses, dense)
+            return [i in self.moe_layers for i in range(self.num_hidden_layers)]
+        return sparse_layers(self.num_hidden_layers, self.interleave_moe_layer_step, ())
+
+    def dense(self) -> NetworkSpec:
+        return self.network(self.intermediate_size_mlp)
 
     def windows(self) -> Sequence[int]:
         """Chunk of each layer, 0 where it attends to everything: by the file, or chunks where it is rotated."""

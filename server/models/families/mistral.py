@@ -13,11 +13,11 @@ import msgspec
 from msgspec import Meta
 
 from ..config_values import Positions, Values, read_record
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, LayerSpec, RopeSpec, TemperatureSpec
+from ..layer import ExpertsSpec, LayerSpec, TemperatureSpec
 from ..names import Names
 from ..rope import rope_object
 from .decoder import DecoderConfig
-from .experts import ExpertCount, expert_layers
+from .experts import ExpertCount
 from .family import LayerType
 
 MIXTRAL_WORDS = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
@@ -28,9 +28,7 @@ class MistralConfig(DecoderConfig, kw_only=True):
 
     sliding_window: Positions | None = 4096
 
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        self.require_no_bias("attention_bias", "mlp_bias")
-        return super().attention(rope, window)
+    refused_biases = ("attention_bias", "mlp_bias")
 
     def windows(self) -> Sequence[int]:
         window = self.sliding_window
@@ -76,7 +74,5 @@ class MixtralConfig(MistralConfig, kw_only=True):
 
     own_names = Names.of(MIXTRAL_WORDS, "model.")
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        network = self.network(self.intermediate_size)
-        experts = ExpertsSpec(self.num_local_experts, self.num_experts_per_tok, network)
-        return expert_layers(experts, self.on_all(True), network)
+    def experts(self) -> ExpertsSpec:
+        return ExpertsSpec(self.num_local_experts, self.num_experts_per_tok, self.dense())

@@ -14,7 +14,7 @@ import msgspec
 
 from ...typed_json import shown
 from ..config_values import Epsilon, Layers, Positions, Values, refuse
-from ..layer import AttentionSpec, LayerSpec, NetworkSpec, NormPlacement, RopeSpec
+from ..layer import AttentionSpec, LayerSpec, NetworkSpec, RopeSpec
 from ..rope import Theta, rope_object
 from ..spec import EmbeddingSpec, NormSpec
 from .encoder import EncoderConfig
@@ -35,6 +35,7 @@ class ModernBertConfig(EncoderConfig, kw_only=True):
     attention_bias: bool = False
     mlp_bias: bool = False
 
+    norm_placement = "before"
     prefix = "model."
     layer_names = "attn.Wqkv attn.Wqkv attn.Wqkv attn.Wo attn_norm mlp.Wi mlp.Wo mlp_norm mlp.Wi"
     other_names: ClassVar[Mapping[str, str]] = {
@@ -66,9 +67,6 @@ class ModernBertConfig(EncoderConfig, kw_only=True):
 
     def network(self, size: int) -> NetworkSpec:
         return NetworkSpec(size, ACTIVATIONS[self.hidden_act], has_bias=self.mlp_bias)
-
-    def placement(self) -> NormPlacement:
-        return "before"
 
     def norm(self) -> NormSpec:
         return NormSpec("layer" if self.norm_bias else "layer_no_bias", self.rms_norm_eps)

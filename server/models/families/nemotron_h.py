@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from ..config_values import Epsilon, Layers, Values, Width, refuse
-from ..layer import ChoiceSpec, ExpertsSpec, FeedForward, LayerSpec, NetworkSpec
+from ..layer import ExpertsSpec, LayerSpec, NetworkSpec
 from ..names import Names
 from ..state_layer import Mamba2Spec, StateMixer
-from .experts import ExpertCount, checked_groups, expert_layers
+from .experts import ExpertCount, balanced_experts
 from .hybrid import HybridConfig, StateDim, StateHeads, Taps, one_module
 from .mamba import MAMBA_ROWS
 
@@ -98,24 +98,16 @@ class NemotronHConfig(HybridConfig, kw_only=True):
             for layer, kind in layers
         )
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        chooses, dense = [kind == "moe" for kind in self._kinds()], self.network(self.intermediate_size)
-        if not any(chooses):
-            return self.on_all(dense)
+    def experts(self) -> ExpertsSpec | None:
+        if not any(self.chooses()):
+            return None
         if self.moe_latent_size is not None:
             raise refuse("moe_latent_size", self.moe_latent_size, "experts of another width are not supported")
-        experts = ExpertsSpec(
-            self.n_routed_experts,
-            self.num_experts_per_tok,
-            self.network(self.moe_intermediate_size),
-            shared=self.network(self.moe_shared_expert_intermediate_size),
-            routing="sigmoid_of_chosen" if self.norm_topk_prob else "sigmoid",
-            choice=checked_groups(
-                ChoiceSpec(True, self.n_group, self.topk_group, 2), self.n_routed_experts, self.num_experts_per_tok
-            ),
-            scaling=self.routed_scaling_factor,
-        )
-        return expert_layers(experts, chooses, dense)
+        shared = self.network(self.moe_shared_expert_intermediate_size)
+        return replace(balanced_experts(self, self.n_routed_experts, 0), shared=shared)
+
+    def chooses(self) -> Sequence[bool]:
+        return [kind == "moe" for kind in self._kinds()]
 
     def ropes(self, _: Values) -> Sequence[None]:
         return self.on_all(None)

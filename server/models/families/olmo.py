@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..config_values import Positions, Values, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec, Routing
+from ..layer import AttentionSpec, ExpertsSpec, RopeSpec
 from ..rope import ropes_by_type
 from .decoder import DecoderConfig
-from .experts import ExpertCount, expert_layers
+from .experts import ExpertCount, softmax_experts
 from .family import LayerType
 
 OLMO3_THETA = 500_000.0
@@ -19,9 +18,7 @@ class Olmo2Config(DecoderConfig, kw_only=True):
     """Keys and defaults of Olmo2Config: norms behind attention and feed-forward alone."""
 
     norm_placement = "after"
-
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return replace(super().attention(rope, window), qk_norm="all_heads")
+    qk_norm = "all_heads"
 
 
 class Olmo3Config(Olmo2Config, kw_only=True):
@@ -49,11 +46,8 @@ class FlexOlmoConfig(Olmo2Config, kw_only=True):
     num_experts_per_tok: ExpertCount = 5
     norm_topk_prob: bool = False
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        network, divides = self.network(self.intermediate_size), self.norm_topk_prob
-        routing: Routing = "softmax_of_chosen" if divides else "softmax"
-        experts = ExpertsSpec(self.num_experts, self.num_experts_per_tok, network, routing=routing)
-        return expert_layers(experts, self.on_all(True), network)
+    def experts(self) -> ExpertsSpec:
+        return softmax_experts(self, self.dense())
 
 
 class OlmoeConfig(DecoderConfig, kw_only=True):
@@ -64,17 +58,12 @@ class OlmoeConfig(DecoderConfig, kw_only=True):
     num_experts_per_tok: ExpertCount = 8
     norm_topk_prob: bool = False
 
+    qk_norm = "all_heads"
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
         if self.clip_qkv is not None:
             raise refuse("clip_qkv", self.clip_qkv, "not supported")
-        return replace(super().attention(rope, window), qk_norm="all_heads")
+        return super().attention(rope, window)
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        network = self.network(self.intermediate_size)
-        experts = ExpertsSpec(
-            self.num_experts,
-            self.num_experts_per_tok,
-            network,
-            routing="softmax_of_chosen" if self.norm_topk_prob else "softmax",
-        )
-        return expert_layers(experts, self.on_all(True), network)
+    def experts(self) -> ExpertsSpec:
+        return softmax_experts(self, self.dense())

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from ..config_values import Positions, Values, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
+from ..layer import ExpertsSpec, RopeSpec
 from ..names import Names
 from ..rope import DEFAULT_THETA, rope_object, rope_of
 from ..spec import HeadSpec
 from .decoder import DecoderConfig
-from .experts import ExpertCount, expert_layers
+from .experts import ExpertCount
 from .mistral import MIXTRAL_WORDS
 
 PHI3 = Names.of(
@@ -33,10 +33,7 @@ class Phi3Config(DecoderConfig, kw_only=True):
     sliding_window: Positions | None = None
 
     own_names = PHI3
-
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        self.require_no_bias("attention_bias", "mlp_bias")
-        return super().attention(rope, window)
+    refused_biases: ClassVar[tuple[str, ...]] = ("attention_bias", "mlp_bias")
 
     def windows(self) -> Sequence[int]:
         return self.on_all(self.sliding_window or 0)
@@ -60,9 +57,7 @@ class PhimoeConfig(Phi3Config, kw_only=True):
 
     norm_kind = "layer"
     own_names = Names.of(MIXTRAL_WORDS, "model.")
-
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return DecoderConfig.attention(self, rope, window)
+    refused_biases = ()
 
     def ropes(self, values: Values) -> Sequence[RopeSpec]:
         path, rope = rope_object(values)
@@ -72,16 +67,9 @@ class PhimoeConfig(Phi3Config, kw_only=True):
         stated = rope if short is None else {**rope, "attention_factor": short}
         return super().ropes({**values, **({path[:-1]: stated} if path else {})})
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        network = self.network(self.intermediate_size)
-        experts = ExpertsSpec(
-            self.num_local_experts,
-            self.num_experts_per_tok,
-            network,
-            routing="softmax_of_near",
-            margin=2 * self.router_jitter_noise,
-        )
-        return expert_layers(experts, self.on_all(True), network)
+    def experts(self) -> ExpertsSpec:
+        margin, counts = 2 * self.router_jitter_noise, (self.num_local_experts, self.num_experts_per_tok)
+        return ExpertsSpec(*counts, self.dense(), routing="softmax_of_near", margin=margin)
 
     def head(self) -> HeadSpec:
         return HeadSpec(self.tie_word_embeddings, self.lm_head_bias)

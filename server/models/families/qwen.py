@@ -9,9 +9,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from ..config_values import MAX_LAYERS, MAX_POSITIONS, Layers, Width, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, RopeSpec
+from ..layer import AttentionSpec, ExpertsSpec, RopeSpec
 from .decoder import DecoderConfig
-from .experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
+from .experts import ExpertCount, LayerIndex, softmax_experts, sparse_layers
 from .family import LayerType
 
 
@@ -40,15 +40,16 @@ class QwenConfig(DecoderConfig, kw_only=True):
 class Qwen2Config(QwenConfig, kw_only=True):
     """Qwen 2 and 2.5: q, k and v always have a bias; attention_bias is not read."""
 
+    lacks_o_bias = True
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return replace(super().attention(rope, window), has_qkv_bias=True, has_o_bias=False)
+        return replace(super().attention(rope, window), has_qkv_bias=True)
 
 
 class Qwen3Config(QwenConfig, kw_only=True):
     """Qwen 3: query and key heads are normed."""
 
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return replace(super().attention(rope, window), qk_norm="head")
+    qk_norm = "head"
 
 
 class QwenMoeConfig(QwenConfig, kw_only=True):
@@ -62,17 +63,10 @@ class QwenMoeConfig(QwenConfig, kw_only=True):
     norm_topk_prob: bool = False
 
     def experts(self) -> ExpertsSpec:
-        """Return the experts of layers that choose."""
-        return ExpertsSpec(
-            self.num_experts,
-            self.num_experts_per_tok,
-            self.network(self.moe_intermediate_size),
-            routing="softmax_of_chosen" if self.norm_topk_prob else "softmax",
-        )
+        return softmax_experts(self, self.network(self.moe_intermediate_size))
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        chooses = sparse_layers(self.num_hidden_layers, self.decoder_sparse_step, self.mlp_only_layers)
-        return expert_layers(self.experts(), chooses, self.network(self.intermediate_size))
+    def chooses(self) -> Sequence[bool]:
+        return sparse_layers(self.num_hidden_layers, self.decoder_sparse_step, self.mlp_only_layers)
 
     def _types(self) -> list[LayerType]:
         if self.layer_types is not None or not self.use_sliding_window:
@@ -86,8 +80,10 @@ class Qwen2MoeConfig(QwenMoeConfig, kw_only=True):
     shared_expert_intermediate_size: Annotated[int, Meta(ge=1, le=1 << 20)] = 5632
     qkv_bias: bool = True
 
+    lacks_o_bias = True
+
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return replace(super().attention(rope, window), has_qkv_bias=self.qkv_bias, has_o_bias=False)
+        return replace(super().attention(rope, window), has_qkv_bias=self.qkv_bias)
 
     def experts(self) -> ExpertsSpec:
         shared = self.network(self.shared_expert_intermediate_size)
@@ -106,9 +102,8 @@ class Qwen3MoeConfig(QwenMoeConfig, kw_only=True):
 
     num_local_experts: ExpertCount | None = None  # another name of num_experts
 
+    qk_norm = "head"
+
     def __post_init__(self) -> None:
         if self.num_local_experts is not None:
             self.num_experts = self.num_local_experts
-
-    def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return replace(super().attention(rope, window), qk_norm="head")

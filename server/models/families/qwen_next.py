@@ -9,12 +9,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from ..config_values import Layers, Values, Width, refuse
-from ..layer import AttentionSpec, ExpertsSpec, FeedForward, NetworkSpec, RopeSpec
+from ..layer import AttentionSpec, ExpertsSpec, NetworkSpec, RopeSpec
 from ..names import Names
 from ..rope import DEFAULT_THETA, rope_object, rope_of
-from ..spec import ModelSpec, NormSpec
+from ..spec import ModelSpec
 from ..state_layer import GatedDeltaNetSpec, StateMixer
-from .experts import ExpertCount, LayerIndex, expert_layers, sparse_layers
+from .experts import ExpertCount, LayerIndex, softmax_experts, sparse_layers
 from .hybrid import HybridConfig, StateDim, StateHeads, Taps, one_module
 
 _KINDS = {"full_attention": True, "linear_attention": False}
@@ -54,6 +54,8 @@ class Qwen3_5Config(HybridConfig, kw_only=True):  # noqa: N801 - the model's nam
     layer_types: tuple[str, ...] | None = None
     mtp_num_hidden_layers: Annotated[int, Meta(ge=0, le=16)] = 1  # files of Qwen3-Next do not say
 
+    norm_offset = 1.0
+    qk_norm = "head"
     own_names = _NAMES
 
     def spec(self, architecture: str, values: Values) -> ModelSpec:
@@ -70,16 +72,13 @@ class Qwen3_5Config(HybridConfig, kw_only=True):  # noqa: N801 - the model's nam
         return self.types(self.layer_types, _KINDS, self.full_attention_interval)
 
     def attention(self, rope: RopeSpec | None, window: int) -> AttentionSpec:
-        return replace(super().attention(rope, window), qk_norm="head", has_gate=True)
+        return replace(super().attention(rope, window), has_gate=True)
 
     def ropes(self, values: Values) -> Sequence[RopeSpec | None]:
         path, rope = rope_object(values)
         outer = {**values, "partial_rotary_factor": self.partial_rotary_factor}
         rotation = rope_of(outer, rope, path, self.max_position_embeddings, DEFAULT_THETA, may_be_partial=True)
         return self.on_all(rotation)
-
-    def norm(self) -> NormSpec:
-        return NormSpec(eps=self.rms_norm_eps, offset=1.0)
 
 
 class Qwen3_5MoeConfig(Qwen3_5Config, kw_only=True):  # noqa: N801 - the model's name
@@ -91,23 +90,12 @@ class Qwen3_5MoeConfig(Qwen3_5Config, kw_only=True):  # noqa: N801 - the model's
     shared_expert_intermediate_size: Width = 512
     norm_topk_prob: bool = True
 
-    def feed_forwards(self) -> Sequence[FeedForward]:
-        experts = ExpertsSpec(
-            self.num_experts,
-            self.num_experts_per_tok,
-            self.network(self.moe_intermediate_size),
-            self.network(self.shared_expert_intermediate_size),
-            has_shared_gate=True,
-            routing="softmax_of_chosen" if self.norm_topk_prob else "softmax",
-        )
-        return expert_layers(experts, self.chooses(), self.dense())
-
-    def chooses(self) -> Sequence[bool]:
-        """Return whether each layer has experts."""
-        return self.on_all(True)
+    def experts(self) -> ExpertsSpec:
+        shared = self.network(self.shared_expert_intermediate_size)
+        experts = softmax_experts(self, self.network(self.moe_intermediate_size))
+        return replace(experts, shared=shared, has_shared_gate=True)
 
     def dense(self) -> NetworkSpec:
-        """Return the network of layers without experts."""
         return self.network(self.shared_expert_intermediate_size)
 
 

@@ -13,17 +13,7 @@ from typing import Literal
 from . import harmony
 from .call_formats import CALLS, CallFormat, Signs, ToolParserName
 from .shapes import Thinking
-from .source import (
-    Event,
-    Functions,
-    Read,
-    Reader,
-    Source,
-    blanks,
-    content,
-    literal,
-    until,
-)
+from .source import Event, Functions, Read, Reader, Source, content
 
 ReasoningParserName = Literal[
     "openai_gptoss",
@@ -129,13 +119,13 @@ def _has(template: str, signs: Signs) -> bool:
 
 def read_thinking(source: Source, thinking: Thinking, is_open: bool | None, answer: Read) -> Reader[None]:
     """Read reasoning, if there is any, and the answer by `answer`."""
-    lead = yield from blanks(source)
-    if (yield from literal(source, thinking.opening)) or is_open:
-        yield from until(source, thinking.closing, "reasoning")
-        yield from blanks(source)
-        if thinking.end and (yield from literal(source, (thinking.answer,))):
-            yield from until(source, (f"\n{thinking.end}", thinking.end), "content")
-            yield from blanks(source)
+    lead = yield from source.blanks()
+    if (yield from source.literal(thinking.opening)) or is_open:
+        yield from source.until(thinking.closing, "reasoning")
+        yield from source.blanks()
+        if thinking.end and (yield from source.literal((thinking.answer,))):
+            yield from source.until((f"\n{thinking.end}", thinking.end), "content")
+            yield from source.blanks()
     else:
         yield Event("content", lead)
     yield from answer(source)

@@ -11,7 +11,7 @@ server without network could not use it. Here the marks are read in the text, as
 from __future__ import annotations
 
 from .shapes import Thinking
-from .source import Event, Functions, Kind, Reader, Source, gather, until
+from .source import Event, Functions, Kind, Reader, Source
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 CONSTRAIN, END, CALL, RETURN = "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"
@@ -29,9 +29,9 @@ RECIPIENT, NAMESPACE = "to=", "functions."
 
 def read_harmony(source: Source, functions: Functions | None, reasoning: Kind = "reasoning") -> Reader[None]:
     """Read messages to their end. `functions` None: calls are not allowed, and their arguments are content."""
-    mark, seen = (yield from until(source, (START, CHANNEL), "content")), ""
+    mark, seen = (yield from source.until((START, CHANNEL), "content")), ""
     while mark:
-        header, mark = yield from gather(source, (MESSAGE, END, CALL, RETURN, START))
+        header, mark = yield from source.gather((MESSAGE, END, CALL, RETURN, START))
         if mark == MESSAGE:
             channel, name = _address(header)
             kind: Kind = reasoning if channel == "analysis" else "content"
@@ -39,18 +39,18 @@ def read_harmony(source: Source, functions: Functions | None, reasoning: Kind = 
                 mark = yield from _call(source, name)
             else:
                 yield Event(kind, "\n" if kind in seen else "")  # between two messages
-                mark = yield from until(source, (END, CALL, RETURN, START, CHANNEL), kind)
+                mark = yield from source.until((END, CALL, RETURN, START, CHANNEL), kind)
                 seen += kind
         elif not mark:
             yield Event("content", header)
         if mark not in (START, CHANNEL):
-            mark = yield from until(source, (START, CHANNEL), "content")
+            mark = yield from source.until((START, CHANNEL), "content")
 
 
 def _call(source: Source, name: str) -> Reader[str]:
     """Read a call, whose arguments are the whole message; return the mark that ends it."""
     yield Event("call", name)
-    arguments = until(source, (END, CALL, RETURN, START, CHANNEL), "arguments")
+    arguments = source.until((END, CALL, RETURN, START, CHANNEL), "arguments")
     is_empty = True
     while True:
         try:

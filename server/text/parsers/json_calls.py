@@ -6,18 +6,7 @@ from collections.abc import Container
 from typing import Literal
 
 from .call_object import CallObject
-from .source import (
-    MAX_NAME_CHARS,
-    Event,
-    Functions,
-    Reader,
-    Source,
-    blanks,
-    is_next,
-    literal,
-    until,
-    up_to,
-)
+from .source import MAX_NAME_CHARS, Event, Functions, Reader, Source
 
 HERMES = ("<tool_call>", "</tool_call>")
 GRANITE = ("<|tool_call|>", "<tool_call>")
@@ -62,48 +51,48 @@ def read_object(source: Source, call: CallObject, before: str, names: Container[
 
 def read_array(source: Source, before: str) -> Reader[bool]:
     """Read `[object, object]` to its end, or to a broken object; return whether it has a call."""
-    before += yield from blanks(source)
-    if not (bracket := (yield from literal(source, ("[",)))):
+    before += yield from source.blanks()
+    if not (bracket := (yield from source.literal(("[",)))):
         yield Event("content", before)
         return False
-    before += bracket + (yield from blanks(source))
+    before += bracket + (yield from source.blanks())
     has_call = False
     while True:
         end = yield from read_object(source, CallObject(), "" if has_call else before)
         has_call = has_call or end != "none"
         if end != "whole":
             return has_call
-        yield from blanks(source)
-        if (yield from literal(source, (",", "]"))) != ",":
+        yield from source.blanks()
+        if (yield from source.literal((",", "]"))) != ",":
             return True
-        yield from blanks(source)
+        yield from source.blanks()
 
 
 def read_hermes(source: Source, _functions: Functions) -> Reader[None]:
     """Read `<tool_call>{...}</tool_call>`. Text between a call and its closing tag is dropped."""
     opening, closing = HERMES
-    while (yield from until(source, (opening,), "content")):
+    while (yield from source.until((opening,), "content")):
         if (yield from read_object(source, CallObject(), opening)) != "none":
-            yield from until(source, (closing,), None)
+            yield from source.until((closing,), None)
 
 
 def read_arrays(source: Source, _functions: Functions, opening: tuple[str, ...], closing: str) -> Reader[None]:
     """Read `opening [{...}, {...}] closing`, where `opening` has alternatives and the closing mark may be missing."""
-    while mark := (yield from until(source, opening, "content")):
+    while mark := (yield from source.until(opening, "content")):
         if (yield from read_array(source, mark)):
-            space = yield from blanks(source)
-            yield Event("content", "" if (yield from literal(source, (closing,))) else space)
+            space = yield from source.blanks()
+            yield Event("content", "" if (yield from source.literal((closing,))) else space)
 
 
 def read_phi(source: Source, _functions: Functions) -> Reader[None]:
     """Read `functools[{...}, {...}]`, or the array between `<|tool_call|>` and `<|/tool_call|>`."""
     opening, closing = PHI
-    while mark := (yield from until(source, ("functools[", opening), "content")):
+    while mark := (yield from source.until(("functools[", opening), "content")):
         if mark != opening:
             source.give_back("[")
         if (yield from read_array(source, mark.removesuffix("["))):
-            yield from blanks(source)
-            yield from literal(source, (closing,))
+            yield from source.blanks()
+            yield from source.literal((closing,))
 
 
 def read_llama(source: Source, functions: Functions) -> Reader[None]:
@@ -113,21 +102,21 @@ def read_llama(source: Source, functions: Functions) -> Reader[None]:
     unless it is at the beginning of the message or after a mark.
     """
     opening, closing = LLAMA[:2], LLAMA[2:]
-    before = yield from blanks(source)
-    before += (yield from literal(source, opening)) + (yield from blanks(source))
+    before = yield from source.blanks()
+    before += (yield from source.literal(opening)) + (yield from source.blanks())
     while True:
-        while (yield from is_next(source, "{")):
+        while (yield from source.is_next("{")):
             if (yield from read_object(source, CallObject(), before, functions)) != "whole":
                 before = ""
                 break
-            before = yield from blanks(source)
-            mark = yield from literal(source, (";", ",", *closing, *opening))
-            before += ("" if mark in closing else mark) + (yield from blanks(source))
+            before = yield from source.blanks()
+            mark = yield from source.literal((";", ",", *closing, *opening))
+            before += ("" if mark in closing else mark) + (yield from source.blanks())
         yield Event("content", before if len(source) else before.strip(";, \t\r\n"))  # nothing follows
         mark = yield from _to_object(source, opening)
         if not mark:
             return
-        before = "" if mark == "{" else mark + (yield from blanks(source))
+        before = "" if mark == "{" else mark + (yield from source.blanks())
 
 
 def _to_object(source: Source, opening: tuple[str, ...]) -> Reader[str]:
@@ -135,9 +124,9 @@ def _to_object(source: Source, opening: tuple[str, ...]) -> Reader[str]:
 
     Return the mark, or "{"; "" if there is neither.
     """
-    while (mark := (yield from until(source, (*opening, "{"), "content"))) == "{":
-        space = yield from blanks(source)
-        if (yield from is_next(source, '"name"')):
+    while (mark := (yield from source.until((*opening, "{"), "content"))) == "{":
+        space = yield from source.blanks()
+        if (yield from source.is_next('"name"')):
             source.give_back(mark + space)
             return mark
         yield Event("content", mark + space)
@@ -146,9 +135,9 @@ def _to_object(source: Source, opening: tuple[str, ...]) -> Reader[str]:
 
 def read_mistral(source: Source, _functions: Functions) -> Reader[None]:
     """Read `[TOOL_CALLS][{...}, {...}]`, or, since tokenizer version 11, `[TOOL_CALLS]name[ARGS]{...}` for each."""
-    while mark := (yield from until(source, (CALLS,), "content")):
-        mark += yield from blanks(source)
-        if (yield from is_next(source, "[")):
+    while mark := (yield from source.until((CALLS,), "content")):
+        mark += yield from source.blanks()
+        if (yield from source.is_next("[")):
             yield from read_array(source, mark)
         else:
             yield from _named_call(source, mark)
@@ -159,14 +148,14 @@ def _named_call(source: Source, before: str) -> Reader[None]:
 
     Text between the mark and an array of calls is content.
     """
-    name = yield from up_to(source, "[{", MAX_NAME_CHARS)
-    head = yield from literal(source, (ARGS, CALL_ID))
+    name = yield from source.up_to("[{", MAX_NAME_CHARS)
+    head = yield from source.literal((ARGS, CALL_ID))
     if head == CALL_ID:
-        head += (yield from up_to(source, "[{", MAX_NAME_CHARS)) + (yield from literal(source, (ARGS,)))
-    head += yield from blanks(source)
-    if name.strip() and (yield from is_next(source, "{")):
+        head += (yield from source.up_to("[{", MAX_NAME_CHARS)) + (yield from source.literal((ARGS,)))
+    head += yield from source.blanks()
+    if name.strip() and (yield from source.is_next("{")):
         yield from read_object(source, CallObject(name.strip()), before + name + head)
-    elif not head and (yield from is_next(source, "[")):
+    elif not head and (yield from source.is_next("[")):
         yield Event("content", before + name)
         yield from read_array(source, "")
     else:

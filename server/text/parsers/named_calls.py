@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .call_object import CallObject
 from .json_calls import read_object
-from .source import MAX_NAME_CHARS, Event, Functions, Reader, Source, blanks, gather, is_next, literal, until, up_to
+from .source import MAX_NAME_CHARS, Event, Functions, Reader, Source
 
 FENCES = ("```json", "```")
 
@@ -46,24 +46,24 @@ KIMI = Marks(
 
 def read_named(source: Source, _functions: Functions, marks: Marks) -> Reader[None]:
     """Read calls; marks around all of them are dropped, and so is text between a call and its end."""
-    while mark := (yield from until(source, (marks.opening, marks.closing, marks.begin), "content")):
+    while mark := (yield from source.until((marks.opening, marks.closing, marks.begin), "content")):
         if mark != marks.begin:
             continue
-        head, mark = yield from gather(source, (marks.separator, marks.end))
+        head, mark = yield from source.gather((marks.separator, marks.end))
         before = marks.begin + head + mark
         if mark != marks.separator:
             yield Event("content", before)
             continue
-        name, space = _name(head), (yield from blanks(source))
-        if not (yield from is_next(source, "{")):
-            named = yield from up_to(source, "\n{<", MAX_NAME_CHARS)
+        name, space = _name(head), (yield from source.blanks())
+        if not (yield from source.is_next("{")):
+            named = yield from source.up_to("\n{<", MAX_NAME_CHARS)
             name, before = named.strip(), before + space + named
-            space = yield from blanks(source)
-            space += (yield from literal(source, FENCES)) + (yield from blanks(source))
+            space = yield from source.blanks()
+            space += (yield from source.literal(FENCES)) + (yield from source.blanks())
         if not name:
             yield Event("content", before + space)
         elif (yield from read_object(source, CallObject(name), before + space)) != "none":
-            yield from until(source, (marks.end,), None)
+            yield from source.until((marks.end,), None)
 
 
 def _name(head: str) -> str:

@@ -10,19 +10,7 @@ import math
 import re
 from collections.abc import Callable
 
-from .source import (
-    MAX_NAME_CHARS,
-    Event,
-    Reader,
-    Source,
-    blanks,
-    char,
-    is_next,
-    json_text,
-    literal,
-    until,
-    up_to,
-)
+from .source import MAX_NAME_CHARS, Event, Reader, Source, json_text
 
 MAX_DEPTH = 32  # of nested lists and dicts
 MAX_WORD_CHARS = 400  # of a number
@@ -45,9 +33,9 @@ def braced_arguments(source: Source, quote: str) -> Reader[bool]:
 
 
 def _keyword(source: Source) -> Reader[bool]:
-    name = yield from up_to(source, _AFTER_WORD, MAX_NAME_CHARS)
-    yield from blanks(source)
-    if not name or not (yield from literal(source, ("=",))):
+    name = yield from source.up_to(_AFTER_WORD, MAX_NAME_CHARS)
+    yield from source.blanks()
+    if not name or not (yield from source.literal(("=",))):
         return False
     yield Event("arguments", json.dumps(name, ensure_ascii=False) + ": ")
     return (yield from _value(source, MAX_DEPTH))
@@ -55,10 +43,10 @@ def _keyword(source: Source) -> Reader[bool]:
 
 def _value(source: Source, depth: int, quote: str = "") -> Reader[bool]:
     """Read a literal. With a `quote`, other words are text too."""
-    yield from blanks(source)
-    if quote and (yield from literal(source, (quote,))):
+    yield from source.blanks()
+    if quote and (yield from source.literal((quote,))):
         return (yield from _raw(source, quote))
-    one = yield from char(source)
+    one = yield from source.char()
     if one in ("[", "(") and depth:
         return (
             yield from _bracketed(source, "]" if one == "[" else ")", "[]", lambda: _value(source, depth - 1, quote))
@@ -69,25 +57,25 @@ def _value(source: Source, depth: int, quote: str = "") -> Reader[bool]:
         return (yield from _string(source, one))
     source.give_back(one)
     if quote:
-        word = (yield from up_to(source, _AFTER_BARE, MAX_WORD_CHARS)).rstrip()
+        word = (yield from source.up_to(_AFTER_BARE, MAX_WORD_CHARS)).rstrip()
         yield Event("arguments", _word(word) or json.dumps(word, ensure_ascii=False))
         return True
-    text = _word((yield from up_to(source, _AFTER_WORD, MAX_WORD_CHARS)))
+    text = _word((yield from source.up_to(_AFTER_WORD, MAX_WORD_CHARS)))
     yield Event("arguments", text)
     return text != ""
 
 
 def _entry(source: Source, depth: int, quote: str = "") -> Reader[bool]:
     """Read `key: value` of a dict; a key that is no string becomes one."""
-    if mark := (yield from literal(source, ("'", '"', *((quote,) if quote else ())))):
+    if mark := (yield from source.literal(("'", '"', *((quote,) if quote else ())))):
         if not (yield from (_raw if mark == quote else _string)(source, mark)):
             return False
-    elif key := (yield from up_to(source, _AFTER_WORD, MAX_WORD_CHARS)):
+    elif key := (yield from source.up_to(_AFTER_WORD, MAX_WORD_CHARS)):
         yield Event("arguments", json.dumps(key, ensure_ascii=False))
     else:
         return False
-    yield from blanks(source)
-    if not (yield from literal(source, (":",))):
+    yield from source.blanks()
+    if not (yield from source.literal((":",))):
         return False
     yield Event("arguments", ": ")
     return (yield from _value(source, depth, quote))
@@ -98,30 +86,30 @@ def _bracketed(source: Source, closing: str, brackets: str, item: Callable[[], R
     yield Event("arguments", brackets[0])
     between = ""
     while True:
-        yield from blanks(source)
-        if (yield from literal(source, (closing,))):
+        yield from source.blanks()
+        if (yield from source.literal((closing,))):
             yield Event("arguments", brackets[1])
             return True
         yield Event("arguments", between)
         between = ", "
         if not (yield from item()):
             return False
-        yield from blanks(source)
-        if not (yield from literal(source, (",",))) and not (yield from is_next(source, closing)):
+        yield from source.blanks()
+        if not (yield from source.literal((",",))) and not (yield from source.is_next(closing)):
             return False
 
 
 def _raw(source: Source, quote: str) -> Reader[bool]:
     """Read text without escapes up to `quote`."""
     yield Event("arguments", '"')
-    mark = yield from until(source, (quote,), "arguments", json_text)
+    mark = yield from source.until((quote,), "arguments", json_text)
     yield Event("arguments", '"' if mark else "")
     return mark != ""
 
 
 def _string(source: Source, quote: str) -> Reader[bool]:
     yield Event("arguments", '"')
-    while mark := (yield from until(source, (quote, "\\"), "arguments", json_text)):
+    while mark := (yield from source.until((quote, "\\"), "arguments", json_text)):
         if mark == quote:
             yield Event("arguments", '"')
             return True
@@ -131,10 +119,10 @@ def _string(source: Source, quote: str) -> Reader[bool]:
 
 def _escape(source: Source) -> Reader[None]:
     """Read the text after a backslash; an escape that Python does not have stays as it is."""
-    one = yield from char(source)
+    one = yield from source.char()
     size = _HEX_DIGITS.get(one, 0)
     digits = ""
-    while len(digits) < size and (digit := (yield from char(source))):
+    while len(digits) < size and (digit := (yield from source.char())):
         if digit not in "0123456789abcdefABCDEF":
             source.give_back(digit)
             break

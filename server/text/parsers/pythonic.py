@@ -7,17 +7,7 @@ from __future__ import annotations
 
 from .json_calls import End
 from .python_text import braced_arguments, keyword_arguments
-from .source import (
-    MAX_NAME_CHARS,
-    Event,
-    Functions,
-    Reader,
-    Source,
-    blanks,
-    literal,
-    until,
-    up_to,
-)
+from .source import MAX_NAME_CHARS, Event, Functions, Reader, Source
 
 LLAMA = ("<|python_start|>", "<|python_end|>")
 FENCE = ("```tool_code", "```")
@@ -31,19 +21,19 @@ _AFTER_NAME = " \t\r\n,:=()[]{}'\"`<"
 def read_pythonic(source: Source, functions: Functions) -> Reader[None]:
     """Read `[f(a=1), g()]`, which may be between `<|python_start|>` and `<|python_end|>`."""
     opening, closing = LLAMA
-    before = yield from blanks(source)
-    before += yield from literal(source, (opening,))
+    before = yield from source.blanks()
+    before += yield from source.literal((opening,))
     while True:
         if (yield from _calls(source, before, functions)):
-            yield from blanks(source)
-            yield from literal(source, (closing,))
-        if not (before := (yield from until(source, (opening,), "content"))):
+            yield from source.blanks()
+            yield from source.literal((closing,))
+        if not (before := (yield from source.until((opening,), "content"))):
             return
 
 
 def read_gemma(source: Source, functions: Functions) -> Reader[None]:
     """Read the calls of a fence, one a line or in a list, or a list at the message's beginning."""
-    yield from _calls(source, (yield from blanks(source)), functions)
+    yield from _calls(source, (yield from source.blanks()), functions)
     yield from read_fenced(source, functions, FENCE)
 
 
@@ -54,25 +44,25 @@ def read_marked(source: Source, _functions: Functions, marks: tuple[str, str]) -
 
 def read_gemma4(source: Source, _functions: Functions) -> Reader[None]:
     """Read `<|tool_call>call:f{a:1,b:<|"|>text<|"|>}<tool_call|>`. Text between a call and its end is dropped."""
-    while before := (yield from until(source, (OPENING,), "content")):
-        before += yield from literal(source, ("call:",))
-        name = yield from up_to(source, "{<\n", MAX_NAME_CHARS)
-        opened = yield from literal(source, ("{",))
+    while before := (yield from source.until((OPENING,), "content")):
+        before += yield from source.literal(("call:",))
+        name = yield from source.up_to("{<\n", MAX_NAME_CHARS)
+        opened = yield from source.literal(("{",))
         if not name.strip() or not opened:
             yield Event("content", before + name + opened)
             continue
         yield Event("call", name.strip())
         yield from braced_arguments(source, QUOTE)
-        yield from until(source, (CLOSING,), None)
+        yield from source.until((CLOSING,), None)
 
 
 def read_fenced(source: Source, functions: Functions | None, marks: tuple[str, str]) -> Reader[None]:
     """Read the calls between two marks, one a line or in a list."""
     opening, closing = marks
-    while before := (yield from until(source, (opening,), "content")):
+    while before := (yield from source.until((opening,), "content")):
         while (yield from _calls(source, before, functions, is_bare=True)):
-            before = yield from blanks(source)
-            if (yield from literal(source, (closing,))):
+            before = yield from source.blanks()
+            if (yield from source.literal((closing,))):
                 break
 
 
@@ -109,17 +99,17 @@ def _calls(source: Source, before: str, functions: Functions | None, is_bare: bo
 
     `functions` None: any name is a function's.
     """
-    before += yield from blanks(source)
-    bracket = yield from literal(source, ("[",))
+    before += yield from source.blanks()
+    bracket = yield from source.literal(("[",))
     before += bracket
     if not (bracket or is_bare):
         yield Event("content", before)
         return False
     has_call = False
     while True:
-        before += yield from blanks(source)
-        name = yield from up_to(source, _AFTER_NAME, MAX_NAME_CHARS)
-        opened = yield from literal(source, ("(",))
+        before += yield from source.blanks()
+        name = yield from source.up_to(_AFTER_NAME, MAX_NAME_CHARS)
+        opened = yield from source.literal(("(",))
         is_known = bool(name) if functions is None else name in functions
         if not is_known or not opened:
             yield Event("content", before + name + opened)
@@ -128,12 +118,12 @@ def _calls(source: Source, before: str, functions: Functions | None, is_bare: bo
         if end == "broken":
             return False
         if end == "none":
-            yield Event("content", (yield from until(source, (")",), "content")))
+            yield Event("content", (yield from source.until((")",), "content")))
         has_call = has_call or end == "whole"
         if not bracket:
             return has_call
-        space = yield from blanks(source)
-        before = yield from literal(source, (",", "]"))
+        space = yield from source.blanks()
+        before = yield from source.literal((",", "]"))
         if before != ",":
             yield Event("content", "" if has_call else space + before)
             return has_call and before == "]"

@@ -1,4 +1,4 @@
-"""The text of a model's output as it arrives, the events that readers make of it, and common readers.
+"""The text of a model's output as it arrives, how readers take it, and the events that they make of it.
 
 A reader is a generator over a `Source`. It yields an `Event` for text that it has read, and None when it needs more
 text, so its position in the text is its position in the code. It never looks further than it needs, so its events do
@@ -85,29 +85,68 @@ class Source:
         found = marks.search(self._text, self._at)
         return (found.start() - self._at, found[0]) if found else None
 
+    def until(self, marks: tuple[str, ...], kind: Kind | None, change: Callable[[str], str] = str) -> Reader[str]:
+        """Yield text as `kind` (None: drop it) up to the first of `marks`; take and return the mark, "" at the end.
 
-def until(source: Source, marks: tuple[str, ...], kind: Kind | None, change: Callable[[str], str] = str) -> Reader[str]:
-    """Yield text as `kind` (None: drop it) up to the first of `marks`; take and return the mark, "" at the text's end.
+        Only text that may be the beginning of a mark is held back. `change` converts each piece of the text.
+        """
+        pattern, longest = _pattern(marks), max(map(len, marks), default=0)
+        while True:
+            found = self.search(pattern) if marks else None
+            held = 0 if self.is_ended else overlap(self.tail(longest), marks)
+            # A mark that begins earlier, or is longer, may still become whole.
+            if found is not None and len(self) - held >= found[0] + len(found[1]):
+                yield from _pass(self.take(found[0]), kind, change)
+                return self.take(len(found[1]))
+            yield from _pass(self.take(len(self) - held), kind, change)
+            if self.is_ended:
+                return ""
+            yield None
 
-    Only text that may be the beginning of a mark is held back. `change` converts each piece of the text.
-    """
-    pattern, longest = _pattern(marks), max(map(len, marks), default=0)
-    while True:
-        found = source.search(pattern) if marks else None
-        held = 0 if source.is_ended else overlap(source.tail(longest), marks)
-        # A mark that begins earlier, or is longer, may still become whole.
-        if found is not None and len(source) - held >= found[0] + len(found[1]):
-            yield from _pass(source.take(found[0]), kind, change)
-            return source.take(len(found[1]))
-        yield from _pass(source.take(len(source) - held), kind, change)
-        if source.is_ended:
-            return ""
-        yield None
+    def gather(self, marks: tuple[str, ...]) -> Reader[tuple[str, str]]:
+        """Return the text up to the first of `marks`, and the mark. Yields no event."""
+        return (yield from gathered(self.until(marks, "content")))
 
+    def char(self) -> Reader[str]:
+        """Take the next character; "" at the text's end."""
+        while not (taken := self.take(1)):
+            if self.is_ended:
+                return ""
+            yield None
+        return taken
 
-def gather(source: Source, marks: tuple[str, ...]) -> Reader[tuple[str, str]]:
-    """Return the text up to the first of `marks`, and the mark. Yields no event."""
-    return (yield from gathered(until(source, marks, "content")))
+    def literal(self, options: Sequence[str]) -> Reader[str]:
+        """Take the longest of `options` that comes next; "" if none does."""
+        longest = max(map(len, options))
+        while True:
+            rest = self.peek(longest)
+            if self.is_ended or not any(option.startswith(rest) and option != rest for option in options):
+                return self.take(max((len(option) for option in options if rest.startswith(option)), default=0))
+            yield None
+
+    def is_next(self, text: str) -> Reader[bool]:
+        """Return whether `text` comes next, without taking it."""
+        taken = yield from self.literal((text,))
+        self.give_back(taken)
+        return bool(taken)
+
+    def up_to(self, ends: str, most: int) -> Reader[str]:
+        """Take text up to one of the characters `ends`, which is not taken, or at most `most` characters."""
+        taken = ""
+        while len(taken) < most and (one := (yield from self.char())):
+            if one in ends:
+                self.give_back(one)
+                break
+            taken += one
+        return taken
+
+    def blanks(self) -> Reader[str]:
+        """Take the white space that comes next."""
+        taken = ""
+        while (one := (yield from self.char())) in BLANKS and one:
+            taken += one
+        self.give_back(one)
+        return taken
 
 
 def gathered(reader: Reader[str]) -> Reader[tuple[str, str]]:
@@ -130,55 +169,9 @@ def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
 
 
-def char(source: Source) -> Reader[str]:
-    """Take the next character; "" at the text's end."""
-    while not (taken := source.take(1)):
-        if source.is_ended:
-            return ""
-        yield None
-    return taken
-
-
-def literal(source: Source, options: Sequence[str]) -> Reader[str]:
-    """Take the longest of `options` that comes next; "" if none does."""
-    longest = max(map(len, options))
-    while True:
-        rest = source.peek(longest)
-        if source.is_ended or not any(option.startswith(rest) and option != rest for option in options):
-            return source.take(max((len(option) for option in options if rest.startswith(option)), default=0))
-        yield None
-
-
-def is_next(source: Source, text: str) -> Reader[bool]:
-    """Return whether `text` comes next, without taking it."""
-    taken = yield from literal(source, (text,))
-    source.give_back(taken)
-    return bool(taken)
-
-
-def up_to(source: Source, ends: str, most: int) -> Reader[str]:
-    """Take text up to one of the characters `ends`, which is not taken, or at most `most` characters."""
-    taken = ""
-    while len(taken) < most and (one := (yield from char(source))):
-        if one in ends:
-            source.give_back(one)
-            break
-        taken += one
-    return taken
-
-
-def blanks(source: Source) -> Reader[str]:
-    """Take the white space that comes next."""
-    taken = ""
-    while (one := (yield from char(source))) in BLANKS and one:
-        taken += one
-    source.give_back(one)
-    return taken
-
-
 def content(source: Source) -> Reader[None]:
     """Yield all remaining text as content."""
-    yield from until(source, (), "content")
+    yield from source.until((), "content")
 
 
 def json_text(text: str) -> str:

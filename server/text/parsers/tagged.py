@@ -18,20 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .python_text import value_json
-from .source import (
-    MAX_NAME_CHARS,
-    Event,
-    Functions,
-    Reader,
-    Source,
-    blanks,
-    gathered,
-    is_next,
-    json_text,
-    literal,
-    until,
-    up_to,
-)
+from .source import MAX_NAME_CHARS, Event, Functions, Reader, Source, gathered, json_text
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_.-]+")  # any function that a request can have
 IS_TEXT, IS_NO_TEXT = '" string="true">', '" string="false">'  # DeepSeek's tags say whether a value is text
@@ -115,10 +102,10 @@ def read_tagged(source: Source, functions: Functions, tags: Tags) -> Reader[None
     An opening stands before one call, or before several.
     """
     marks = (*tags.opening, tags.function) if tags.function else tags.opening
-    while before := (yield from until(source, marks, "content")):
+    while before := (yield from source.until(marks, "content")):
         if before in tags.opening and tags.function:
-            before += yield from blanks(source)
-            mark = yield from literal(source, (tags.function,))
+            before += yield from source.blanks()
+            mark = yield from source.literal((tags.function,))
             if not mark:
                 yield Event("content", before)
                 continue
@@ -129,15 +116,15 @@ def read_tagged(source: Source, functions: Functions, tags: Tags) -> Reader[None
             continue
         yield Event("call", name.strip())
         yield from _parameters(source, functions.get(name.strip(), {}), tags)
-        yield from blanks(source)
-        yield from literal(source, tags.closing)
+        yield from source.blanks()
+        yield from source.literal(tags.closing)
 
 
 def _name(source: Source, tags: Tags) -> Reader[tuple[str, str | None]]:
     """Return a function's name and the text that ends it; None where none does."""
-    name = yield from up_to(source, (tags.name_end or "<")[0] + "\n", MAX_NAME_CHARS)
+    name = yield from source.up_to((tags.name_end or "<")[0] + "\n", MAX_NAME_CHARS)
     if tags.name_end:
-        return name, (yield from literal(source, (tags.name_end,))) or None
+        return name, (yield from source.literal((tags.name_end,))) or None
     return name, "" if len(name) < MAX_NAME_CHARS and source.peek(1) else None
 
 
@@ -145,25 +132,25 @@ def _parameters(source: Source, schema: dict[str, Any], tags: Tags) -> Reader[No
     """Read the arguments up to the function's end. Text between parameters is dropped."""
     yield Event("arguments", "{")
     between, unseen = "", set(schema.get("properties") or ())
-    while mark := (yield from until(source, (tags.parameter, tags.function_end, *tags.closing), None)):
+    while mark := (yield from source.until((tags.parameter, tags.function_end, *tags.closing), None)):
         if mark != tags.parameter:
             yield Event("arguments", "}")
             return
         name = (yield from _key(source, tags)).strip()
-        end = yield from literal(source, tags.key_end)
+        end = yield from source.literal(tags.key_end)
         if tags.value_begin:
-            yield from blanks(source)
-            yield from literal(source, (tags.value_begin,))
+            yield from source.blanks()
+            yield from source.literal((tags.value_begin,))
         yield Event("arguments", between + json.dumps(name, ensure_ascii=False) + ": ")
         between = ", "
         unseen.discard(name)
         if tags.has_lines:
-            yield from literal(source, ("\n",))
+            yield from source.literal(("\n",))
         yield from _value(source, _types(schema, name, end), unseen, tags)
 
 
 def _key(source: Source, tags: Tags) -> Reader[str]:
-    return (yield from up_to(source, tags.key_end[0][0] + "\n", MAX_NAME_CHARS))
+    return (yield from source.up_to(tags.key_end[0][0] + "\n", MAX_NAME_CHARS))
 
 
 def _types(schema: dict[str, Any], name: str, end: str) -> set[str]:
@@ -196,11 +183,11 @@ def _to_end(source: Source, unseen: set[str], tags: Tags, change: Callable[[str]
     following = f"\n{tags.parameter}"
     parameters = calls = 0  # open within the value
     while True:
-        mark = yield from until(source, tags.in_value, "arguments", change)
+        mark = yield from source.until(tags.in_value, "arguments", change)
         name = ""
         if mark in (following, tags.parameter):
             name = yield from _key(source, tags)
-            is_tag = yield from is_next(source, tags.key_end[0][0])
+            is_tag = yield from source.is_next(tags.key_end[0][0])
             if mark == following and is_tag and not calls and name.strip() in unseen:
                 source.give_back(name)
                 return mark

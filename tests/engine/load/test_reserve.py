@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neuronserve.server.engine.load.reserve import reserve
+from neuronserve.server.engine.load.artifact_writer import reserve
 
 WAYS = [True, False]
 

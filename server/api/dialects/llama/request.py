@@ -6,12 +6,10 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from ....errors import InvalidRequest
 from ....text.tokenizer import Tokenizer
 from ...config import MAX_PROMPTS
-from ...errors import invalid_body
+from ...errors import as_body, unsupported
 from ...pipeline.fill_in import fill_in_prompts
 from ...pipeline.prompts import Prompt, check_ids, encode
 from ...pipeline.sampling import check_logprobs
@@ -61,10 +59,7 @@ def completion_request(service: Service, body: LlamaRequest) -> CompletionReques
     }
     if body.cache_prompt is False:  # a salt of its own finds no cached blocks
         fields["cache_salt"] = secrets.token_hex(16)
-    try:
-        return CompletionRequest.model_validate(fields)
-    except ValidationError as error:
-        raise invalid_body(error) from error
+    return as_body(CompletionRequest, fields)
 
 
 def limit_of(body: LlamaRequest) -> int | None:
@@ -77,7 +72,7 @@ def _refuse_samplers(body: LlamaRequest) -> None:
     for name, value in (body.model_extra or {}).items():
         if name in _NEUTRAL and value not in (None, False, *_NEUTRAL[name]):
             why = f": {_SPECIFIC[name]}" if name in _SPECIFIC else ""
-            raise InvalidRequest(f"{name} is not supported by this server{why}.", name, "unsupported_parameter")
+            raise unsupported(name, f" is not supported by this server{why}.")
 
 
 def _bias(tokenizer: Tokenizer, body: LlamaRequest) -> dict[str, float] | None:

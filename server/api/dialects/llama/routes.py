@@ -1,13 +1,12 @@
 """The endpoints of llama.cpp's server: completions, infilling, embeddings, templates, and what clients ask about it."""
 
 from dataclasses import replace
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from .... import __version__
 from ....errors import InvalidRequest
-from ...http.body import body_of
+from ...http.body import BodyOf
 from ...http.event_stream import until_disconnect
 from ...http.openapi import OF_BODIES, STREAM, documented, errors_of
 from ...http.origin import origin_of
@@ -50,11 +49,7 @@ _EMBEDDED = documented(LlamaEmbeddingRequest)
 
 @router.post("/completion", responses=RESPONSES, openapi_extra=_DESCRIBED)
 @router.post("/completions", responses=RESPONSES, openapi_extra=_DESCRIBED)
-async def complete(
-    request: Request,
-    body: Annotated[LlamaCompletionRequest, Depends(body_of(LlamaCompletionRequest))],
-    service: ServiceOf,
-) -> Response:
+async def complete(request: Request, body: BodyOf[LlamaCompletionRequest], service: ServiceOf) -> Response:
     """Continue the prompts, whole or as a stream."""
     given, is_list = split_mixed(body.prompt)
     checked = validated(origin_of(request), completion_request(service, body), service, len(given), clips=True)
@@ -64,9 +59,7 @@ async def complete(
 
 
 @router.post("/infill", responses=RESPONSES, openapi_extra=documented(InfillRequest, LlamaCompletion))
-async def infill(
-    request: Request, body: Annotated[InfillRequest, Depends(body_of(InfillRequest))], service: ServiceOf
-) -> Response:
+async def infill(request: Request, body: BodyOf[InfillRequest], service: ServiceOf) -> Response:
     """Fill the gap between a beginning and an end, by a model with fill-in-the-middle tokens."""
     checked = validated(origin_of(request), completion_request(service, body), service, clips=True)
     generation = await start(checked, [await infill_prompt(service.model, body)], limit_of(body))
@@ -75,11 +68,7 @@ async def infill(
 
 @router.post("/embedding", responses=errors_of(401, 429, *OF_BODIES), openapi_extra=_EMBEDDED)
 @router.post("/embeddings", responses=errors_of(401, 429, *OF_BODIES), openapi_extra=_EMBEDDED)
-async def embed(
-    request: Request,
-    body: Annotated[LlamaEmbeddingRequest, Depends(body_of(LlamaEmbeddingRequest))],
-    service: ServiceOf,
-) -> list[LlamaEmbedding]:
+async def embed(request: Request, body: BodyOf[LlamaEmbeddingRequest], service: ServiceOf) -> list[LlamaEmbedding]:
     """Encode every text; the answer has a list of one vector for each."""
     given = body.input if body.content is None else body.content
     if given is None:
@@ -91,9 +80,7 @@ async def embed(
 
 
 @router.post("/apply-template", responses=errors_of(401, *OF_BODIES), openapi_extra=documented(ApplyTemplateRequest))
-async def apply_template(
-    body: Annotated[ApplyTemplateRequest, Depends(body_of(ApplyTemplateRequest))], service: ServiceOf
-) -> AppliedTemplate:
+async def apply_template(body: BodyOf[ApplyTemplateRequest], service: ServiceOf) -> AppliedTemplate:
     """Return the prompt that a conversation becomes."""
     model, tools = service.model, functions_of(body.tools)
     service.require_name(body.model)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import StreamingResponse
 
 from ....errors import InvalidRequest, NotFound, RequestError
 from ...anthropic_error import anthropic_error
-from ...http.body import body_of
+from ...http.body import BodyOf
 from ...http.openapi import OF_BODIES, anthropic_errors_of, documented
 from ...http.origin import CallerOf
 from ...service import Service, ServiceOf
@@ -43,10 +43,7 @@ router = APIRouter()
     PATH, responses=anthropic_errors_of(401, 429, 507, *OF_BODIES), openapi_extra=documented(MessageBatchRequest)
 )
 async def create_message_batch(
-    request: Request,
-    body: Annotated[MessageBatchRequest, Depends(body_of(MessageBatchRequest))],
-    service: ServiceOf,
-    caller: CallerOf,
+    request: Request, body: BodyOf[MessageBatchRequest], service: ServiceOf, caller: CallerOf
 ) -> MessageBatch:
     """Create a batch of messages."""
     files, lines = service.store.files, _lines(body.requests, service.config.max_body_bytes)

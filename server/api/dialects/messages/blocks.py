@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....errors import InvalidRequest
+from ...errors import required, unsupported
 from ...wire import messages
 from ...wire.messages import Block, Source
 from ..sealed import unseal
 
-UNSUPPORTED = "unsupported_parameter"
 
-
-def text_of(content: str | Sequence[Block], param: str) -> str:
+def text_of(content: str | Sequence[Block] | None, param: str) -> str:
     """Return the text of a message, a result or a system prompt. Raises InvalidRequest for blocks without text."""
+    if content is None:
+        raise InvalidRequest(f"{param} is required.", param)
     if isinstance(content, str):
         return content
     return "\n".join(_text_part(block, f"{param}[{i}]")["text"] for i, block in enumerate(content))
@@ -38,12 +39,8 @@ def part_of(block: Block, param: str) -> dict[str, Any]:
     elif source.type == "url":
         url = required(source.url, f"{param}.source.url")
     else:
-        field = f"{param}.source.type"
-        raise InvalidRequest(
-            f"{field}: this server reads images of the types 'base64' and 'url', not {source.type[:40]!r}.",
-            field,
-            UNSUPPORTED,
-        )
+        why = f": this server reads images of the types 'base64' and 'url', not {source.type[:40]!r}."
+        raise unsupported(f"{param}.source.type", why)
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -54,17 +51,16 @@ def _text_part(block: Block, param: str) -> dict[str, Any]:
         case messages.DOCUMENT:
             text = _document(block, param)
         case messages.SEARCH_RESULT:
-            content = text_of(required(block.content, f"{param}.content"), f"{param}.content")
+            content = text_of(block.content, f"{param}.content")
             source = required(block.source if isinstance(block.source, str) else None, f"{param}.source")
             text = _titled("search_result", content, source=source, title=block.title)
         case messages.TOOL_REFERENCE:
             text = f"The tool {required(block.tool_name, f'{param}.tool_name')} can be called from here on."
         case _:
             field = f"{param}.type"
-            raise InvalidRequest(
-                f"{field}: this server takes only text here; blocks of type {block.type[:40]!r} are not possible.",
+            raise unsupported(
                 field,
-                UNSUPPORTED,
+                f": this server takes only text here; blocks of type {block.type[:40]!r} are not possible.",
             )
     return {"type": "text", "text": text}
 
@@ -74,27 +70,15 @@ def thought_of(block: Block) -> str:
     return block.thinking or unseal(block.signature)
 
 
-def required(value: Any, param: str) -> Any:
-    """Return `value`. Raises InvalidRequest if it is None."""
-    if value is None:
-        raise InvalidRequest(f"{param} is required.", param)
-    return value
-
-
 def _document(block: Block, param: str) -> str:
     source = required(block.source if isinstance(block.source, Source) else None, f"{param}.source")
     if source.type not in ("text", "content"):
-        field = f"{param}.source.type"
-        raise InvalidRequest(
-            f"{field}: this server reads documents of text alone ('text' or 'content'), not of type "
-            f"{source.type[:40]!r}.",
-            field,
-            UNSUPPORTED,
-        )
+        why = f": this server reads documents of text alone ('text' or 'content'), not of type {source.type[:40]!r}."
+        raise unsupported(f"{param}.source.type", why)
     if source.type == "text":
         text = required(source.data, f"{param}.source.data")
     else:
-        text = text_of(required(source.content, f"{param}.source.content"), f"{param}.source.content")
+        text = text_of(source.content, f"{param}.source.content")
     return _titled("document", text, title=block.title, context=block.context)
 
 

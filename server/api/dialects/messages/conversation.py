@@ -6,11 +6,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from ....errors import InvalidRequest
 from ...anthropic_error import THREAD_UNSUPPORTED
-from ...errors import invalid_body
+from ...errors import as_body, refuse_given, required, unsupported
 from ...wire import messages
 from ...wire.chat import ChatRequest
 from ...wire.messages import (
@@ -23,7 +21,7 @@ from ...wire.messages import (
     ToolChoiceParam,
 )
 from ..terms import Terms
-from .blocks import UNSUPPORTED, content_of, part_of, required, text_of, thought_of
+from .blocks import content_of, part_of, text_of, thought_of
 from .client_tools import function_of
 
 REFUSED = ("container", "mcp_servers", "compaction")
@@ -57,17 +55,13 @@ def chat_request(body: CountTokensRequest) -> tuple[ChatRequest, Terms]:
         fields["stop"] = body.stop_sequences or None
     if body.messages[-1].role == "assistant":  # the answer continues it
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
-    try:
-        return ChatRequest.model_validate(fields), terms
-    except ValidationError as error:
-        raise terms.own(invalid_body(error)) from error
+    with terms.applied():
+        return as_body(ChatRequest, fields), terms
 
 
 def _refuse(extra: dict[str, Any]) -> None:
     """Raise InvalidRequest for fields of Anthropic's API that would change the answer and are not supported."""
-    for name in REFUSED:
-        if extra.get(name):
-            raise InvalidRequest(f"{name} is not supported by this server.", name, UNSUPPORTED)
+    refuse_given(extra, *REFUSED)
     if extra.get("thread"):
         raise InvalidRequest(
             "thread: this server holds no conversations; send all messages without it.", "thread", THREAD_UNSUPPORTED
@@ -100,10 +94,8 @@ def _thoughtless(body: CountTokensRequest) -> set[int]:
     for index, edit in enumerate(edits or ()):
         param = f"context_management.edits[{index}]"
         if edit.type != messages.CLEAR_THINKING:
-            raise InvalidRequest(
-                f"{param}.type is {edit.type[:60]!r}; this server has {messages.CLEAR_THINKING!r} alone.",
-                f"{param}.type",
-                UNSUPPORTED,
+            raise unsupported(
+                f"{param}.type", f" is {edit.type[:60]!r}; this server has {messages.CLEAR_THINKING!r} alone."
             )
         kept = _num_kept(edit.keep, f"{param}.keep")
     return set() if kept is None else set(thinking[: max(0, len(thinking) - kept)])
@@ -201,10 +193,8 @@ def _function(tool: AnthropicTool, param: str) -> dict[str, Any]:
     if isinstance(tool, ClientToolParam):
         return {**function_of(tool), "strict": tool.strict}
     if tool.type not in (None, messages.CUSTOM):
-        raise InvalidRequest(
-            f"{param}.type: {tool.type[:60]!r} runs on Anthropic's servers; this server takes only client tools.",
-            f"{param}.type",
-            UNSUPPORTED,
+        raise unsupported(
+            f"{param}.type", f": {tool.type[:60]!r} runs on Anthropic's servers; this server takes only client tools."
         )
     parameters = required(tool.input_schema, f"{param}.input_schema")
     return {"name": tool.name, "description": tool.description, "parameters": parameters, "strict": tool.strict}

@@ -3,14 +3,14 @@
 import contextlib
 from collections.abc import AsyncGenerator, Iterable
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from ...anthropic_error import anthropic_error_bytes
 from ...errors import as_request_error
-from ...http.body import body_of
+from ...http.body import BodyOf
 from ...http.event_stream import EventStream, ShortWay
 from ...http.openapi import OF_BODIES, STREAM, anthropic_errors_of, documented
 from ...http.origin import Origin, origin_of
@@ -35,9 +35,7 @@ router = APIRouter()
     responses=STREAM | anthropic_errors_of(401, 429, *OF_BODIES),
     openapi_extra=documented(MessagesRequest, MessageAnswer),
 )
-async def create_message(
-    request: Request, body: Annotated[MessagesRequest, Depends(body_of(MessagesRequest))], service: ServiceOf
-) -> Response:
+async def create_message(request: Request, body: BodyOf[MessagesRequest], service: ServiceOf) -> Response:
     """Answer a conversation, whole or as a stream."""
     writer = await prepare(origin_of(request), body, service)
     if not body.stream:
@@ -51,9 +49,7 @@ async def create_message(
     responses=anthropic_errors_of(401, *OF_BODIES),
     openapi_extra=documented(CountTokensRequest),
 )
-async def count_tokens(
-    body: Annotated[CountTokensRequest, Depends(body_of(CountTokensRequest))], service: ServiceOf
-) -> TokenCount:
+async def count_tokens(body: BodyOf[CountTokensRequest], service: ServiceOf) -> TokenCount:
     """Count the tokens of the prompt of such a message."""
     chat, terms = await _chat(service, body)
     prompt = await render_with_late_system(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from ....errors import InvalidRequest
-from ...errors import invalid_body
+from ...errors import as_body, refuse_given
 from ...service import Service
 from ...tools.plan import chosen_parsers
 from ...wire.chat import ChatRequest
@@ -80,16 +78,12 @@ def completion_request(service: Service, body: OllamaGenerateRequest) -> tuple[C
 
 
 def _checked(kind: type[G], fields: dict[str, Any], terms: Terms) -> G:
-    try:
-        return kind.model_validate({name: value for name, value in fields.items() if value is not None})
-    except ValidationError as error:
-        raise terms.own(invalid_body(error)) from error
+    with terms.applied():
+        return as_body(kind, {name: value for name, value in fields.items() if value is not None})
 
 
 def _refuse(body: OllamaGenerateRequest) -> None:
-    for name in ("template", "context"):
-        if getattr(body, name):
-            raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
+    refuse_given(vars(body), "template", "context")
 
 
 def _common(service: Service, body: OllamaRequest) -> dict[str, Any]:

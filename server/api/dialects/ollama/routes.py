@@ -2,12 +2,12 @@
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from .... import __version__
-from ...http.body import body_of
+from ...http.body import BodyOf
 from ...http.event_stream import LineStream, until_disconnect
 from ...http.openapi import LINES, OF_BODIES, documented, ollama_errors_of
 from ...http.origin import Origin, origin_of
@@ -55,9 +55,7 @@ SIZES = ((10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
 @router.post("/api/chat", responses=RESPONSES, openapi_extra=documented(OllamaChatRequest, OllamaAnswer))
-async def chat(
-    request: Request, body: Annotated[OllamaChatRequest, Depends(body_of(OllamaChatRequest))], service: ServiceOf
-) -> Response:
+async def chat(request: Request, body: BodyOf[OllamaChatRequest], service: ServiceOf) -> Response:
     """Answer a conversation, as a stream unless `stream` is false."""
     served_name(service, body.model)
     if is_load(body):
@@ -70,11 +68,7 @@ async def chat(
 
 
 @router.post("/api/generate", responses=RESPONSES, openapi_extra=documented(OllamaGenerateRequest, OllamaAnswer))
-async def generate(
-    request: Request,
-    body: Annotated[OllamaGenerateRequest, Depends(body_of(OllamaGenerateRequest))],
-    service: ServiceOf,
-) -> Response:
+async def generate(request: Request, body: BodyOf[OllamaGenerateRequest], service: ServiceOf) -> Response:
     """Answer one prompt, by the chat template unless `raw` is true."""
     served_name(service, body.model)
     if is_load(body):
@@ -112,9 +106,7 @@ def _loaded(body: OllamaRequest, is_chat: bool) -> Response:
 
 
 @router.post("/api/embed", responses=ERRORS, openapi_extra=documented(OllamaEmbedRequest))
-async def embed(
-    request: Request, body: Annotated[OllamaEmbedRequest, Depends(body_of(OllamaEmbedRequest))], service: ServiceOf
-) -> OllamaEmbeddings:
+async def embed(request: Request, body: BodyOf[OllamaEmbedRequest], service: ServiceOf) -> OllamaEmbeddings:
     """Encode texts, cut to what the model takes unless `truncate` is false."""
     begin = service.clock.now()
     cut = None if body.truncate is False else -1
@@ -128,11 +120,7 @@ async def embed(
 
 
 @router.post("/api/embeddings", responses=ERRORS, openapi_extra=documented(OllamaEmbeddingRequest))
-async def embed_one(
-    request: Request,
-    body: Annotated[OllamaEmbeddingRequest, Depends(body_of(OllamaEmbeddingRequest))],
-    service: ServiceOf,
-) -> OllamaEmbedding:
+async def embed_one(request: Request, body: BodyOf[OllamaEmbeddingRequest], service: ServiceOf) -> OllamaEmbedding:
     """Encode one text."""
     found = await _embedded(request, service, body.model, body.prompt, cut=-1)
     return OllamaEmbedding(embedding=found.rows[0].tolist())
@@ -173,9 +161,7 @@ async def running(service: ServiceOf) -> OllamaModels:
 
 
 @router.post("/api/show", responses=ERRORS, openapi_extra=documented(OllamaShowRequest))
-async def show(
-    body: Annotated[OllamaShowRequest, Depends(body_of(OllamaShowRequest))], service: ServiceOf
-) -> OllamaShown:
+async def show(body: BodyOf[OllamaShowRequest], service: ServiceOf) -> OllamaShown:
     """Return what the model is, and what it can do."""
     name, model = served_name(service, body.model or body.name), service.model
     template = model.template.source if model.template else ""

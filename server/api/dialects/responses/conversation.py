@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
 from ....errors import InvalidRequest
-from ...errors import invalid_body
+from ...errors import as_body, required, unsupported
 from ...wire.chat import ChatRequest
 from ...wire.responses import (
     IMAGE,
@@ -25,7 +23,7 @@ from ...wire.responses import (
 )
 from ..sealed import unseal
 from ..terms import Terms
-from .tools import UNSUPPORTED, ChatTools, chat_name
+from .tools import ChatTools, chat_name
 
 ItemsBody = ResponsesRequest | CompactRequest
 LOGPROBS = "message.output_text.logprobs"
@@ -82,10 +80,8 @@ class Messages:
                 summary = unseal(_required(item, "encrypted_content", param))
                 self._append({"role": "user", "content": SUMMARY + summary}, param)
             case _:
-                raise InvalidRequest(
-                    f"{param}.type is {item.type[:80]!r}; this server takes {', '.join(ITEM_TYPES)}.",
-                    f"{param}.type",
-                    UNSUPPORTED,
+                raise unsupported(
+                    f"{param}.type", f" is {item.type[:80]!r}; this server takes {', '.join(ITEM_TYPES)}."
                 )
 
     def _add_message(self, item: InputItem, param: str) -> None:
@@ -145,7 +141,7 @@ def chat_request(body: ResponsesRequest, messages: Messages, tools: ChatTools) -
     extra = body.model_extra or {}
     for name, here in ELSEWHERE.items():
         if extra.get(name) is not None:
-            raise InvalidRequest(f"{name} is a parameter of chat; responses have {here}.", name, UNSUPPORTED)
+            raise unsupported(name, f" is a parameter of chat; responses have {here}.")
     options, text = body.reasoning, body.text
     fields = {
         **extra,
@@ -166,10 +162,8 @@ def chat_request(body: ResponsesRequest, messages: Messages, tools: ChatTools) -
         "service_tier": body.service_tier,
     }
     terms = Terms(NAMES, TOOL_NAMES, messages.params, tools.params)
-    try:
-        return ChatRequest.model_validate(fields), terms
-    except ValidationError as error:
-        raise terms.own(invalid_body(error)) from error
+    with terms.applied():
+        return as_body(ChatRequest, fields), terms
 
 
 def _reasoning(item: InputItem) -> str:
@@ -201,19 +195,14 @@ def _part(part: ItemPart, param: str) -> dict[str, Any]:
     if part.type != IMAGE:
         return {"type": "text", "text": _text(part, param)}
     if part.file_id is not None:
-        raise InvalidRequest(f"{param}.file_id is not supported; send image_url.", f"{param}.file_id", UNSUPPORTED)
+        raise unsupported(f"{param}.file_id", " is not supported; send image_url.")
     return {"type": "image_url", "image_url": part.image_url}
 
 
 def _text(part: ItemPart, param: str) -> str:
     if part.type not in (*TEXT_PARTS, REFUSAL):
-        where = f"{param}.type"
-        what = f"{where} is {part.type[:40]!r}; this server takes only text here."
-        raise InvalidRequest(what, where, UNSUPPORTED)
-    value = part.refusal if part.type == REFUSAL else part.text
-    if value is None:
-        raise InvalidRequest(f"{param}.text is required.", f"{param}.text")
-    return value
+        raise unsupported(f"{param}.type", f" is {part.type[:40]!r}; this server takes only text here.")
+    return required(part.refusal if part.type == REFUSAL else part.text, f"{param}.text")
 
 
 def _response_format(body: ResponsesRequest) -> dict[str, Any] | None:

@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 
 from ....errors import NotFound
-from ...http.body import body_of
+from ...http.body import BodyOf
 from ...http.openapi import OF_BODIES, documented, errors_of
 from ...http.origin import CallerOf
 from ...service import ServiceOf
@@ -26,7 +26,7 @@ CHANGED = errors_of(401, 404, 507, *OF_BODIES)
     "/v1/conversations", responses=errors_of(401, 507, *OF_BODIES), openapi_extra=documented(ConversationRequest)
 )
 async def create_conversation(
-    body: Annotated[ConversationRequest, Depends(body_of(ConversationRequest))], service: ServiceOf, caller: CallerOf
+    body: BodyOf[ConversationRequest], service: ServiceOf, caller: CallerOf
 ) -> ConversationObject:
     """Create a conversation, with or without items."""
     made = new_conversation(body.metadata, body.items or (), caller.name)
@@ -42,10 +42,7 @@ async def get_conversation(conversation_id: str, service: ServiceOf, caller: Cal
 
 @router.post("/v1/conversations/{conversation_id}", responses=CHANGED, openapi_extra=documented(MetadataRequest))
 async def update_conversation(
-    conversation_id: str,
-    body: Annotated[MetadataRequest, Depends(body_of(MetadataRequest))],
-    service: ServiceOf,
-    caller: CallerOf,
+    conversation_id: str, body: BodyOf[MetadataRequest], service: ServiceOf, caller: CallerOf
 ) -> ConversationObject:
     """Replace the metadata."""
     metadata = encoded(body.metadata or {})
@@ -62,10 +59,7 @@ async def delete_conversation(conversation_id: str, service: ServiceOf, caller: 
 
 @router.post("/v1/conversations/{conversation_id}/items", responses=CHANGED, openapi_extra=documented(ItemsRequest))
 async def create_items(
-    conversation_id: str,
-    body: Annotated[ItemsRequest, Depends(body_of(ItemsRequest))],
-    service: ServiceOf,
-    caller: CallerOf,
+    conversation_id: str, body: BodyOf[ItemsRequest], service: ServiceOf, caller: CallerOf
 ) -> ItemList:
     """Add items at the end."""
     return item_list(await add_new_items(service.store.conversations, conversation_id, caller.sees, body.items))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ....errors import InvalidRequest, RequestError
 from ....scheduler.admission import CODE as TOO_LONG
+from ...errors import unsupported
 from ...http.chance import unix_time
 from ...http.origin import Origin
 from ...pipeline.generation import Generation
@@ -20,7 +21,7 @@ from .conversation import LOGPROBS, Messages, chat_request, messages_of
 from .history import items_for
 from .items import new_id
 from .run import ResponseRun
-from .tools import UNSUPPORTED, tools_of
+from .tools import tools_of
 
 T = TypeVar("T")
 INSTEAD = {  # unsupported fields -> what to use instead
@@ -61,12 +62,10 @@ def _check(body: ResponsesRequest) -> None:
     """Raise InvalidRequest for unsupported fields, and for fields that exclude each other."""
     for field, instead in INSTEAD.items():
         if getattr(body, field) is not None:
-            raise InvalidRequest(f"{field} is not supported by this server; {instead} are.", field, UNSUPPORTED)
+            raise unsupported(field, f" is not supported by this server; {instead} are.")
     options = (body.model_extra or {}).get("prompt_cache_options")
     if isinstance(options, dict) and options.get("prewarm"):
-        raise InvalidRequest(
-            "prompt_cache_options.prewarm is not supported by this server.", "prompt_cache_options", UNSUPPORTED
-        )
+        raise unsupported("prompt_cache_options", ".prewarm is not supported by this server.")
     if body.background and not body.is_stored:
         raise InvalidRequest("background needs the response to be stored: store may not be false.", "store")
 

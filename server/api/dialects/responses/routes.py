@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Response as HttpResponse
 
 from ....errors import InvalidRequest
-from ...http.body import JSON, body_of
+from ...http.body import JSON, BodyOf
 from ...http.event_stream import EventStream, until_disconnect
 from ...http.openapi import OF_BODIES, STREAM, answered_with, documented, errors_of
 from ...http.origin import CallerOf, caller_of, origin_of
@@ -31,10 +31,7 @@ STORED = errors_of(400, 401, 404, 507)
     openapi_extra=documented(ResponsesRequest, Response),
 )
 async def create_response(
-    request: Request,
-    body: Annotated[ResponsesRequest, Depends(body_of(ResponsesRequest))],
-    service: ServiceOf,
-    background: BackgroundOf,
+    request: Request, body: BodyOf[ResponsesRequest], service: ServiceOf, background: BackgroundOf
 ) -> HttpResponse:
     """Answer the items of a request, behind those of an earlier response."""
     origin = origin_of(request)
@@ -54,9 +51,7 @@ async def create_response(
 @router.post(
     "/v1/responses/input_tokens", responses=errors_of(401, *OF_BODIES), openapi_extra=documented(ResponsesRequest)
 )
-async def count_input_tokens(
-    body: Annotated[ResponsesRequest, Depends(body_of(ResponsesRequest))], service: ServiceOf, caller: CallerOf
-) -> InputTokens:
+async def count_input_tokens(body: BodyOf[ResponsesRequest], service: ServiceOf, caller: CallerOf) -> InputTokens:
     """Count the tokens of the prompt of such a response."""
     return InputTokens(input_tokens=await count(body, service, caller.sees))
 
@@ -66,9 +61,7 @@ async def count_input_tokens(
     responses=errors_of(401, 429, *OF_BODIES),
     openapi_extra=documented(CompactRequest, Compaction),
 )
-async def compact_conversation(
-    request: Request, body: Annotated[CompactRequest, Depends(body_of(CompactRequest))], service: ServiceOf
-) -> HttpResponse:
+async def compact_conversation(request: Request, body: BodyOf[CompactRequest], service: ServiceOf) -> HttpResponse:
     """Return items that stand for a conversation: the messages of its user, and a summary of the rest."""
     made = await until_disconnect(request.receive, compacted(origin_of(request), body, service))
     return HttpResponse(made.model_dump_json(), media_type=JSON)

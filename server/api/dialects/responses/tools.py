@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....errors import InvalidRequest
+from ...errors import required, unsupported
 from ...wire.responses import (
     ALLOWED_TOOLS,
     CUSTOM,
@@ -19,7 +20,6 @@ from ...wire.responses import (
     ResponseToolChoice,
 )
 
-UNSUPPORTED = "unsupported_parameter"
 JOINT = "__"  # between a namespace and a name
 
 
@@ -35,13 +35,12 @@ class ChatTools:
         """Add a function or a custom tool. Raises InvalidRequest for a tool of another type."""
         if tool.type not in (FUNCTION, CUSTOM):
             raise hosted(tool.type, f"{param}.type")
-        if tool.name is None:
-            raise InvalidRequest(f"{param}.name is required.", f"{param}.name")
+        name = required(tool.name, f"{param}.name")
         namespace = None if space is None else space.name
         description = tool.description
         if space is not None and space.description:
             description = f"{description or ''}\n({space.name}: {space.description})".lstrip()
-        known: dict[str, Any] = {"name": chat_name(namespace, tool.name), "description": description}
+        known: dict[str, Any] = {"name": chat_name(namespace, name), "description": description}
         if tool.type == CUSTOM:
             known["format"] = _format(tool)
         else:
@@ -49,7 +48,7 @@ class ChatTools:
         kept = {key: value for key, value in known.items() if value is not None}
         self.chat.append({"type": tool.type, tool.type: kept})
         self.params.append(param)
-        self.names[known["name"]] = (namespace, tool.name)
+        self.names[known["name"]] = (namespace, name)
 
     def choice(self, choice: str | ResponseToolChoice | None) -> Any:
         """Return chat's `tool_choice`. Raises InvalidRequest for a tool that the server would run."""
@@ -98,10 +97,8 @@ def chat_name(namespace: str | None, name: str) -> str:
 def hosted(kind: str, param: str) -> InvalidRequest:
     """Return the refusal of a tool that the server would run."""
     but = " It is left out where external_web_access is false." if kind == WEB_SEARCH else ""
-    return InvalidRequest(
-        f"{param} is {kind[:80]!r}; this server runs no tools itself and offers functions and custom tools only.{but}",
-        param,
-        UNSUPPORTED,
+    return unsupported(
+        param, f" is {kind[:80]!r}; this server runs no tools itself and offers functions and custom tools only.{but}"
     )
 
 

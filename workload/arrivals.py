@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from ..clock import NS
-from ..errors import SettingsError
+from ..server.clock import NS
+from ..server.errors import SettingsError
 from .workload import MAX_SECONDS, FloatArray, IntArray
 
 Ramp = Literal["linear", "exponential"]

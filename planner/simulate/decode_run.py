@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf
 
-from ..kv_cache.manager import KVCacheManager
-from ..kv_cache.state_slots import StateSlots
-from ..types import SampledToken, StepPlan, TokenEvent
-from .finish import LENGTH
-from .scheduler import Scheduler
-from .sequence import Sequence
+from ...server.kv_cache.manager import KVCacheManager
+from ...server.kv_cache.state_slots import StateSlots
+from ...server.scheduler.finish import LENGTH
+from ...server.scheduler.scheduler import Scheduler
+from ...server.scheduler.sequence import Sequence
+from ...server.types import SampledToken, StepPlan, TokenEvent
 
 
 class RunScheduler(Scheduler):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import SettingsError
+from ..server.errors import SettingsError
 from .trace_file import TraceFile, require_tokens
 from .workload import MAX_TOKENS, IntArray
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronserve.server.cost.evidence import Band, Phase
-from neuronserve.server.cost.pairs import (
+from neuronserve.planner.plan.pairs import (
     PricedPair,
     SpeculativeBands,
     left_out,
@@ -19,6 +18,7 @@ from neuronserve.server.cost.pairs import (
     priced_pairs,
     series_errors,
 )
+from neuronserve.server.cost.evidence import Band, Phase
 from neuronserve.server.cost.pipeline import PipelineModel
 from neuronserve.server.cost.shape import CoreShape
 from neuronserve.server.cost.speculation import METHODS, head_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import SettingsError
+from ..server.errors import SettingsError
 from .workload import BoolArray
 
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..clock import NS
-from ..errors import SettingsError
+from ..server.clock import NS
+from ..server.errors import SettingsError
 
 MAX_REQUESTS = 100_000_000
 MAX_TOKENS = 2**31 - 1

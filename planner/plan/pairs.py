@@ -17,16 +17,16 @@ from typing import Literal
 
 import msgspec
 
-from ..device.instances import INSTANCES, Instance
-from ..models.public import known_model
-from ..models.spec import ModelSpec
-from ..typed_json import Count, Positive, Text, decode
-from .calibration import Calibration, default_calibration
-from .evidence import Band, Phase
-from .model import CostModel
-from .speculation import METHODS, SpeculativeMethod, head_of
-from .spread import both, interval
-from .work import Runtime
+from ...server.cost.calibration import Calibration, default_calibration
+from ...server.cost.evidence import Band, Phase
+from ...server.cost.model import CostModel
+from ...server.cost.speculation import METHODS, SpeculativeMethod, head_of
+from ...server.cost.spread import both, interval
+from ...server.cost.work import Runtime
+from ...server.device.instances import INSTANCES, Instance
+from ...server.models.public import known_model
+from ...server.models.spec import ModelSpec
+from ...server.typed_json import Count, Positive, Text, decode
 
 Feature = SpeculativeMethod | Literal["fp8_kv"]
 Figure = Literal["tpot_ms", "ttft_ms"]
@@ -157,7 +157,7 @@ STEP_OF: dict[Phase, Phase] = {"throughput": "decode", "itl": "decode", "ttft": 
 @cache
 def pairs() -> tuple[Pair, ...]:
     """Return all rows in the order of the table."""
-    return tuple(decode(files("neuronserve.server.cost").joinpath("pairs.json").read_text(), _Table).pairs)
+    return tuple(decode(files("neuronserve.planner.plan").joinpath("pairs.json").read_text(), _Table).pairs)
 
 
 def priced_pairs(calibration: Calibration | None = None) -> tuple[PricedPair, ...]:

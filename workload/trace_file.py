@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..clock import NS
-from ..errors import SettingsError
+from ..server.clock import NS
+from ..server.errors import SettingsError
 from .workload import MAX_TOKENS
 
 

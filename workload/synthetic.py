@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ..errors import SettingsError
+from ..server.errors import SettingsError
 from .arrivals import Arrivals
 from .lengths import LengthRange, LengthTable
 from .workload import MAX_REQUESTS, IntArray, Workload

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from ..clock import NS
-from ..typed_json import decode
+from ..server.clock import NS
+from ..server.typed_json import decode
 from .trace_file import TraceFile, header_names, require_tokens
 from .workload import MAX_SECONDS, MAX_TOKENS, Workload
 
