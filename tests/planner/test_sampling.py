@@ -11,7 +11,7 @@ from scipy import stats
 
 from neuronserve.cli import main
 from neuronserve.planner.settings.simulate import SimulateSettings
-from neuronserve.planner.simulate.sampling import Sample, run_sample
+from neuronserve.planner.simulate.sampling import Sample, run_sample, two_sided_t
 from neuronserve.planner.simulate.simulator import run_simulation
 from neuronserve.server.errors import SettingsError
 from neuronserve.server.settings.sources import load_settings
@@ -43,6 +43,12 @@ def test_the_interval_is_students_and_closes_when_all_slices_are_simulated() -> 
     assert (some.value - some.half, some.value + some.half) == pytest.approx((low, high), rel=1e-5)
     assert Sample(4, 4).estimate("mean_ttft_ms", values).half == 0
     assert Sample(4, 100).estimate("total_usd", values).value == pytest.approx(350)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 30, 201])
+@pytest.mark.parametrize("probability", [0.5, 0.95, 0.999])
+def test_quantiles_are_students(probability: float, freedom: int) -> None:
+    assert two_sided_t(probability, freedom) == pytest.approx(stats.t.ppf((1 + probability) / 2, freedom), rel=1e-9)
 
 
 def test_nineteen_of_twenty_intervals_have_the_truth() -> None:
