@@ -7,7 +7,6 @@ has. One router in front of all replicas would wait less: `--sample` with fewer,
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...server.cost.spread import student_p975
 from ...server.errors import SettingsError
 from .options import SimulationOptions
 from .simulator import run_simulation
 
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # as student_p975
 _FORM = re.compile(r"(\d{1,6})/(\d{1,6})")
 # Figures of a report that are sums over requests or replicas; others are means, shares and quantiles.
 SUMS = frozenset(
@@ -69,29 +69,9 @@ class Sample:
         """Return a figure of the whole by those of the slices, with Student's t for how few of all they are."""
         scale = self.num_all if _is_sum(name) else 1
         rest = 1 - self.num_slices / self.num_all
-        half = two_sided_t(CONFIDENCE, len(values) - 1) * float(np.std(values, ddof=1)) * (rest / len(values)) ** 0.5
+        quantile = student_p975(len(values) - 1)
+        half = quantile * float(np.std(values, ddof=1)) * (rest / len(values)) ** 0.5
         return Estimate(float(np.mean(values)) * scale, half * scale)
-
-
-def two_sided_t(probability: float, freedom: int) -> float:
-    """Return the t that |Student's t| stays below with a probability < 1: Abramowitz and Stegun, 26.7.3 and 26.7.4.
-
-    `freedom`: degrees of freedom, 1 or more.
-    """
-    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t / sqrt(freedom)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _share_within(middle, freedom) > probability else (middle, high)
-    return math.tan(low) * math.sqrt(freedom)
-
-
-def _share_within(angle: float, freedom: int) -> float:
-    is_odd = freedom % 2
-    term, total = math.cos(angle) if is_odd else 1.0, 0.0
-    for place in range(2 + is_odd, freedom + 1, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * (place - 1) / place
-    return (angle + math.sin(angle) * total) * 2 / math.pi if is_odd else math.sin(angle) * total
 
 
 def run_sample(sample: Sample, slices: Iterable[SimulationOptions]) -> dict[str, Estimate]:
