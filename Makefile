@@ -8,7 +8,7 @@ WORKERS ?= 2
 PACE ?= device
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-slow test-all oldest-test ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs docs-check format load fidelity helm-test helm-golden image-test lock release clean
+.PHONY: serve test test-slow test-all oldest-test ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs docs-check format load fidelity helm-test helm-golden image-test lock release kernels clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -78,6 +78,10 @@ docs: $(VENV)/.docs
 release: $(VENV)/.test $(VENV)/.release
 	rm -rf dist
 	$(BIN)/python -m tools.release --python $(VENV)/release/bin/python
+
+# A wheel of compiled kernels for this Python, in dist/: a first start with it compiles nothing. Minutes.
+kernels: $(VENV)/.test $(VENV)/.release
+	$(BIN)/python -m tools.kernel_wheel --python $(VENV)/release/bin/python
 
 $(VENV)/.release: tools/release.txt docs/requirements.txt | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/release

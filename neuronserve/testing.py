@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from neuronserve import COMMAND
 START_TIMEOUT_S = 300.0  # compiling kernels for a new host takes a minute
 STOP_TIMEOUT_S = 40.0
 NO_KEY = "none"  # for clients that require a key
+OPERATORS = ("--admin-api-key", "--api-keys-file")  # beside which a client's key does not open operators' paths
 LOG_LINES = 20  # of a server that did not start
 REPORT_S = 5.0  # between two lines on stderr about a long start
 _POLL_S = 0.05
@@ -47,6 +49,7 @@ class Server:
     model: str
     pid: int
     api_key: str = NO_KEY
+    admin_key: str | None = field(default=None, repr=False)  # for operators' paths (default: `api_key`)
 
     @property
     def base_url(self) -> str:
@@ -77,7 +80,7 @@ class Server:
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.api_key}"}
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.admin_key or self.api_key}"}
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request) as answer:
@@ -98,13 +101,16 @@ def running_server(
 ) -> Iterator[Server]:
     """Run `neuronserve serve` on a free port until the block ends. The default `model` is the shipped one.
 
-    `args` are further flags. Raises ServerFailed.
+    `args` are further flags. Where they give keys to operators, the server gets one more, for its `script`. Raises
+    ServerFailed.
     """
-    flags = {"--device": device, "--pace": pace, "--api-key": api_key}
+    has_operators = any(word.partition("=")[0] in OPERATORS for word in args)
+    admin_key = secrets.token_urlsafe() if has_operators else None
+    flags = {"--device": device, "--pace": pace, "--api-key": api_key, "--admin-api-key": admin_key}
     given = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
     arguments = ["serve", *([model] if model else []), *given, "--allow-script", *args]
     with running([*COMMAND, *arguments, "--port", "0"], timeout_s) as ready:
-        yield Server(ready["url"], ready["model"], ready["pid"], api_key or NO_KEY)
+        yield Server(ready["url"], ready["model"], ready["pid"], api_key or NO_KEY, admin_key)
 
 
 @contextlib.contextmanager

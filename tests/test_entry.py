@@ -171,6 +171,16 @@ def test_a_working_directory_that_is_gone_is_needed_by_those_alone_that_start_pr
     assert (says in ended.stderr, "Traceback" in ended.stderr) == (True, False), ended.stderr
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_nobody_reads_is_no_error(unbuffered: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    argv, env = [*COMMAND, "completion", "bash"], environment(PYTHONUNBUFFERED=unbuffered)
+    ran = subprocess.run(argv, stdout=write, stderr=subprocess.PIPE, env=env, check=False)
+    os.close(write)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("delay_s", [0.5, 1.5, thorough(1.0), thorough(2.0), thorough(3.0)])
 def test_an_interrupt_during_a_start_ends_it_without_a_traceback(
     script: list[str], tmp_path: Path, kernel_cache: str, delay_s: float

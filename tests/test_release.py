@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.first_minute import NewUser, first_minute
+from tools.kernel_wheel import pack
 from tools.release import ROOT, ReleaseError, notes, release
 
 PYTHON = Path(sys.prefix, "release", "bin", "python")  # made by `make release`
 PYTHONS = ("python3.11", "python3.12", "python3.13")
 LOG = "# Changelog\n\n## Unreleased\n\n- new\n\n## 0.2.0 - 2026-01-01\n\n- a\n- b\n\n## 0.1.0\n\n- first\n"
-FIRST_MINUTE = """
-import sys
-from neuronserve.testing import running_server
-with running_server() as server:
-    print(server.url, flush=True)
-    sys.stdin.readline()
-"""
 
 
 @pytest.mark.parametrize(
@@ -62,26 +55,21 @@ def test_the_same_commit_gives_the_same_bytes(dist: Path, tmp_path: Path) -> Non
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("python", PYTHONS)
-def test_a_clean_environment_answers_in_its_first_minute(dist: Path, tmp_path: Path, python: str) -> None:
-    """The wheel alone, the built-in model, and README's streamed question."""
+def test_a_new_user_gets_to_a_plan_from_the_wheel_alone(dist: Path, tmp_path: Path, python: str) -> None:
     if not shutil.which(python) or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
         pytest.skip(f"{python} is not installed")
-    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-    subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True, env=environment)
-    inside = str(tmp_path / "venv" / "bin" / "python")
-    install = [inside, "-m", "pip", "install", "--quiet", str(next(dist.glob("*.whl")))]
-    subprocess.run(install, check=True, env=environment)
-    command = [inside, "-c", FIRST_MINUTE]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        url = f"{server.stdout.readline().strip()}/v1/chat/completions"
-        body = {"stream": True, "messages": [{"role": "user", "content": "Hello! What can you do?"}]}
-        events = httpx.post(url, json=body, timeout=60).raise_for_status().text.split("\n\n")
-        server.stdin.write("\n")
-        server.stdin.flush()
-        assert server.wait(60) == 0
-    assert events[-2] == "data: [DONE]"
-    assert len(events) > 5
+    assert len(first_minute(tmp_path, python, list(dist.glob("*.whl")))) >= 8
+
+
+@pytest.mark.thorough
+def test_with_the_wheel_of_kernels_a_first_start_compiles_nothing(dist: Path, tmp_path: Path) -> None:
+    compiled = tmp_path / "compiled"
+    subprocess.run(
+        [sys.executable, "-m", "tools.precompile", "--this-level", "--small", "--directory", compiled], check=True
+    )
+    user = NewUser(tmp_path, sys.executable)
+    user.install(*dist.glob("*.whl"), pack(compiled, tmp_path / "packed", PYTHON))
+    with user.served("kernels installed") as url:
+        user.ask(url)
+    brought, kept = ({file.name for file in folder.rglob("*.nbc")} for folder in (compiled, tmp_path / "cache"))
+    assert kept == brought != set()

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -38,19 +38,22 @@ from neuronserve.server.kernels.matmul import packing, quantize
 from neuronserve.server.kernels.sample.sample import sample
 
 HEAD_DIMS = (64, 80)  # one that tile units take and one that they do not
+SMALL: tuple[Literal["bfloat16"], ...] = ("bfloat16",)  # formats of a model that is served as it is stored
 
 
-def kernels() -> Iterator[Kernel]:
-    """Yield the kernels that serving may need on the CPU that Numba compiles for."""
+def kernels(is_small: bool = False) -> Iterator[Kernel]:
+    """Yield the kernels that serving may need on the CPU that Numba compiles for; few formats if `is_small`."""
     isa = isas_of(compiled_features())[0]
-    for weights in WEIGHT_BYTES:
+    for weights in SMALL if is_small else WEIGHT_BYTES:
         linear = linear_kernels_of(weights, isa)
         yield from (*linear.kernels, linear.embed_tiles)
-    for kv_dtype, head_dim in itertools.product(get_args(KVCacheDtype), HEAD_DIMS):
+    for kv_dtype, head_dim in itertools.product(SMALL if is_small else get_args(KVCacheDtype), HEAD_DIMS):
         dtype: Dtype = "float32" if kv_dtype == "float32" else "bfloat16"
         shared = shared_kernels(dtype, head_dim, 32, isa, kv_dtype)
         yield from (*shared.kernels, shared.embed_rows)
     yield from (finish_logits, head_squares, sample)
+    if is_small:
+        return
     yield from (*latent_heads.WRITES.values(), *latent_heads.QUERIES.values(), *latent_heads.VALUES.values())
     yield from latent_attention.KERNELS.values()
 
@@ -73,7 +76,7 @@ def compile_host_functions() -> None:
     quantize.float8_rows.compile_for(floats, floats.astype(np.uint8), scales, 3, 7, quantize.E4M3_MAX)
 
 
-def compile_levels(directory: Path) -> None:
+def compile_levels(directory: Path, *flags: str) -> None:
     """Compile each level in a process, one after the other, because they share the cache's index.
 
     ARM levels are compiled at the first start on their hosts: images for ARM are mostly built under emulation, where
@@ -82,7 +85,7 @@ def compile_levels(directory: Path) -> None:
     for target in (each for each in TARGETS if each.machine == platform.machine() == "x86_64"):
         begin = time.perf_counter()
         environment = {**os.environ, "NUMBA_CPU_NAME": target.cpu, "NUMBA_CPU_FEATURES": target.features}
-        command = [sys.executable, "-m", "tools.precompile", "--this-level", "--directory", str(directory)]
+        command = [sys.executable, "-m", "tools.precompile", "--this-level", "--directory", str(directory), *flags]
         subprocess.run(command, env=environment, check=True)
         print(f"{target.name}: {time.perf_counter() - begin:.1f} s", file=sys.stderr)
 
@@ -92,15 +95,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.precompile", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--directory", type=Path, default=PREBUILT, help="default: inside the package")
     parser.add_argument("--this-level", action="store_true", help="only for the CPU of NUMBA_CPU_NAME")
+    parser.add_argument("--small", action="store_true", help="only what a decoder in bfloat16 needs")
     args = parser.parse_args(argv)
     args.directory.mkdir(parents=True, exist_ok=True)  # readable by all users
     if args.this_level:
         path = use_cache(str(args.directory), prebuilt=args.directory)
-        compile_kernels(kernels(), lambda _: None, host_threads())
+        compile_kernels(kernels(args.small), lambda _: None, host_threads())
         compile_host_functions()
         mark_prebuilt(path)
     else:
-        compile_levels(args.directory)
+        compile_levels(args.directory, *(["--small"] if args.small else []))
     return 0
 
 

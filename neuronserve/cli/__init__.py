@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from neuronserve.cli import client_tests, commands, launch, pipeline, route
 from neuronserve.cli.call import Call, Parser
-from neuronserve.cli.ending import INTERRUPTED, leave
+from neuronserve.cli.ending import INTERRUPTED, has_lost_its_reader, leave
 from neuronserve.server import __version__
 from neuronserve.server.errors import StartError
 
@@ -47,7 +47,9 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
     found, rest = _parser().parse_known_args(argv)
     try:
         siblings = {name: what for name, (_, what) in COMMANDS.items()}
-        return found.run(Call(found.name, found.what, rest, engine, siblings)) or 0
+        code = found.run(Call(found.name, found.what, rest, engine, siblings)) or 0
+        print(end="", flush=True)
+        return code
     except StartError as error:
         print(f"neuronserve: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -61,6 +63,10 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
             raise
         print("neuronserve: error: the working directory has been removed", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        if not has_lost_its_reader():
+            raise
+        return 0
     except KeyboardInterrupt:
         print("neuronserve: interrupted", file=sys.stderr)
         return INTERRUPTED

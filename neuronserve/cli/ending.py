@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import select
 import signal
 import sys
 from types import FrameType
@@ -24,6 +25,15 @@ def leave(code: int) -> NoReturn:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
+
+
+def has_lost_its_reader() -> bool:
+    """Return whether nobody reads this process's output any more, as below `| head`; the rest of it is discarded."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    if has_lost := bool(output.poll(0)):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return has_lost
 
 
 def leave_when_interrupted() -> None:

@@ -23,6 +23,7 @@ from ..faults.rules import FaultConfig
 from .cassette import Cassette, CassetteWriter, read
 from .recorder import Recorder
 from .replayer import Replayer
+from .script_writer import SUFFIXES, ScriptWriter
 
 log = logging.getLogger("neuronserve")
 UPSTREAM_TIMEOUT_S = 600.0
@@ -59,9 +60,15 @@ class _Server(uvicorn.Server):
 
 
 def run_record(upstream: str, cassette: Path, is_appending: bool, place: Address) -> None:
-    """Pass requests on to `upstream` and record them until interrupted. Raises StartError."""
+    """Pass requests on to `upstream` and record them until interrupted: as a script, if `cassette` ends in .yaml.
+
+    Raises StartError.
+    """
     file, listener = ReadyFile(place.ready_file), bind(place.host, place.port)
-    writer = CassetteWriter(cassette, httpx2.URL(upstream).host, is_appending)
+    if cassette.suffix in SUFFIXES:
+        writer: CassetteWriter | ScriptWriter = ScriptWriter(cassette)
+    else:
+        writer = CassetteWriter(cassette, httpx2.URL(upstream).host, is_appending)
 
     async def serve() -> None:
         async with httpx2.AsyncClient(timeout=UPSTREAM_TIMEOUT_S, follow_redirects=False) as client:

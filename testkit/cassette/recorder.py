@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Protocol
 
 import httpx2
 from starlette.types import Receive, Scope, Send
@@ -11,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from ...server.api.errors import error_response
 from ...server.api.http.connection_end import end_connection
 from ...server.errors import RequestError
-from .cassette import CassetteWriter, masked, recorded_request, recording
+from .cassette import Recording, masked, recorded_request, recording
 
 log = logging.getLogger("neuronserve.record")
 HOP_HEADERS = frozenset(  # headers of one hop, and headers that httpx writes itself
@@ -28,13 +29,20 @@ class UpstreamFailed(RequestError):
     code = "upstream_failed"
 
 
+class Writer(Protocol):
+    """Stores recordings."""
+
+    def add(self, recording: Recording) -> None:
+        """Store one. Raises OSError if the disk is full."""
+
+
 class Recorder:
     """ASGI application. It stores an answer when it is complete, even if its client has disconnected."""
 
-    def __init__(self, upstream: str, cassette: CassetteWriter, client: httpx2.AsyncClient) -> None:
+    def __init__(self, upstream: str, writer: Writer, client: httpx2.AsyncClient) -> None:
         """Take `upstream` with or without /v1 at its end; every path has it anyway."""
         self._upstream = upstream.rstrip("/").removesuffix("/v1")
-        self._cassette, self._client = cassette, client
+        self._writer, self._client = writer, client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive)
@@ -66,7 +74,7 @@ class Recorder:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         sent = headers_of(scope)
         request = recorded_request(scope["method"], scope["path"], body, sent)
-        self._cassette.add(recording(request, answer.status_code, answer.headers, masked(data, sent), chunks))
+        self._writer.add(recording(request, answer.status_code, answer.headers, masked(data, sent), chunks))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         log.info("recorded %s %s: %d, %d bytes", scope["method"], scope["path"], answer.status_code, len(data))
 

@@ -37,12 +37,17 @@ def is_comment(event: bytes) -> bool:
     return event.startswith(b":")
 
 
+def payload_of(event: bytes) -> Any:
+    """Return the JSON of an event; None if it has none, as [DONE]."""
+    try:
+        return json.loads(b"\n".join(_DATA.findall(event)))
+    except ValueError:
+        return None
+
+
 def has_output(event: bytes) -> bool:
     """Return whether the event has text, reasoning or tool call data: with this server one token, rarely more."""
-    try:
-        payload = json.loads(b"\n".join(_DATA.findall(event)))
-    except ValueError:  # [DONE], or nothing
-        return False
+    payload = payload_of(event)
     if not isinstance(payload, dict):
         return False
     kind = payload.get("type")

@@ -26,8 +26,11 @@ class _CassetteSettings(Settings):
 class RecordSettings(_CassetteSettings):
     """Settings of `neuronserve record`."""
 
+    cassette: CliPositionalArg[Path] = Field(
+        description="new file: JSON lines for replay, or a script for serve --script if it ends in .yaml"
+    )
     upstream: str = Field(description="address of the endpoint to record, such as https://api.openai.com")
-    append: CliToggleFlag[bool] = Field(False, description="add to an existing file")
+    append: CliToggleFlag[bool] = Field(False, description="add to an existing cassette")
 
     @field_validator("upstream")
     @classmethod

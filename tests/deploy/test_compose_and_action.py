@@ -60,13 +60,15 @@ OF_COMPOSE = {
 OF_STEP = {
     "type": "object",
     "additionalProperties": False,
-    "required": ["run", "shell"],
+    "oneOf": [{"required": ["run", "shell"]}, {"required": ["uses", "with"]}],
     "properties": {
         "name": TEXT,
         "id": TEXT,
         "shell": {"enum": ["bash"]},
         "env": {"type": "object", "additionalProperties": TEXT},
         "run": TEXT,
+        "uses": {"type": "string", "pattern": r"^actions/\w+@v\d+$"},
+        "with": {"type": "object", "additionalProperties": TEXT},
     },
 }
 OF_ACTION = {
@@ -150,12 +152,32 @@ def test_prometheus_scrapes_the_server_and_grafana_shows_the_shipped_dashboard()
 def test_no_input_of_the_action_is_unused_or_pasted_into_a_script() -> None:
     steps = ACTION["runs"]["steps"]
     used = {
-        found for step in steps for value in step["env"].values() for found in re.findall(r"inputs\.([\w-]+)", value)
+        found
+        for step in steps
+        for value in step.get("env", {}).values()
+        for found in re.findall(r"inputs\.([\w-]+)", value)
     }
     assert used == set(ACTION["inputs"])
-    assert not [step["name"] for step in steps if "${{" in step["run"]]
+    assert not [step["name"] for step in steps if "${{" in step.get("run", "")]
     given = set(re.findall(r'"([\w-]+)": ', (DEPLOY / "action" / "start.sh").read_text())) & set(ACTION["outputs"])
     assert given == set(ACTION["outputs"])
+
+
+def test_kernels_are_cached_where_the_server_keeps_them() -> None:
+    """By a key of all that they depend on."""
+    install, restored, started = ACTION["runs"]["steps"]
+    assert restored["with"]["path"] == started["env"]["NEURONSERVE_KERNEL_CACHE_DIR"]
+    written = re.findall(r'^echo "(\w+)=', install["run"], re.MULTILINE)
+    assert set(re.findall(r"steps\.install\.outputs\.(\w+)", restored["with"]["key"])) == set(written)
+    assert restored["with"]["key"].startswith(restored["with"]["restore-keys"])
+    (code,) = re.findall(r'-c "(.+)"\)$', install["run"], re.MULTILINE)
+    asked = [sys.executable, "-c", code]
+    keys = [
+        subprocess.run(asked, env=environment(**cpu), capture_output=True, text=True, check=True).stdout
+        for cpu in ({}, {}, {"NUMBA_CPU_NAME": "x86-64-v2"})
+    ]
+    assert keys[0] == keys[1] != keys[2]
+    assert re.fullmatch("[0-9a-f]{16}\n", keys[0])
 
 
 def start(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -11,12 +11,17 @@ import anthropic
 import httpx
 import openai
 import pytest
+import yaml
 
 from neuronserve.server.errors import SettingsError
+from neuronserve.server.typed_json import JsonError
 from neuronserve.testing import ScriptRefused, Server, running_server
+from neuronserve.testkit.cassette.cassette import Recording, recorded_request, recording
+from neuronserve.testkit.cassette.script_writer import rule_of
 from neuronserve.testkit.faults.rule_file import read_script
 from neuronserve.testkit.faults.script import Scripts
 from tests.api.test_tools import TOOLS
+from tests.testkit.test_cassette import recorder
 
 PARIS = "Paris.\n\nIt has 2.1 million people: «très bien» 🙂"
 CALLS = [{"name": "get_weather", "arguments": {"city": "Oslo"}}, {"name": "set_timer", "arguments": {"minutes": 3}}]
@@ -131,6 +136,70 @@ def test_a_test_has_answers_for_itself(server: Server, client: openai.OpenAI) ->
     with refused, server.script({"answer": "a", "mach": {}}):
         pass
     assert httpx.delete(f"{server.url}/admin/script/999").status_code == 404
+
+
+def converse(client: openai.OpenAI) -> list[Any]:
+    """Return the answers of a talk with a call, its result, and repeated questions, whole and streamed."""
+    asked: Any = {"role": "user", "content": "Is it *cold* [in Oslo]?"}
+    called: Any = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {
+        "name": "get_weather", "arguments": "{}"}}]}  # fmt: skip
+    result: Any = {"role": "tool", "tool_call_id": "1", "content": "-3"}
+    options: Any = {"model": "default", "tools": TOOLS, "temperature": 0}
+    with client.chat.completions.stream(messages=[asked], **options) as stream:
+        first = stream.get_final_completion().choices[0].message
+    then = client.chat.completions.create(messages=[asked, called, result], **options).choices[0].message
+    calls = [(call.function.name, json.loads(call.function.arguments)) for call in first.tool_calls or ()]
+    response = client.responses.create(model="default", input="Is it warm?", temperature=0)
+    prompt = client.completions.create(model="default", prompt="Winter is", temperature=0, stream=True)
+    text = "".join(chunk.choices[0].text for chunk in prompt)
+    return [first.content, calls, then.content, response.output_text, text]
+
+
+def test_a_recorded_talk_is_a_script(server: Server, client: openai.OpenAI, tmp_path: Path) -> None:
+    """In the recorded order where one question got several answers; texts of patterns stand for themselves."""
+    file = tmp_path / "talk.yaml"
+    rules = [
+        {"answer": {"text": "I look.", "calls": CALLS[:1]}, "match": {"message": "*cold*"}, "times": 1},
+        {"answer": PARIS, "match": {"message": "*cold*"}},
+        {"answer": "Yes.\n", "match": {"message": "*warm*"}},
+        {"answer": " over: *", "match": {"message": "Winter*"}},
+    ]
+    with server.script(*rules), recorder(server.url, file) as url:
+        proxied = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        proxied.models.list()  # no rule
+        said = converse(proxied)
+    assert said == ["I look.", [("get_weather", {"city": "Oslo"})], PARIS, "Yes.\n", " over: *"]
+    assert len(read_script(file).answers) == 4
+    with server.script(*yaml.safe_load(file.read_text())["rules"]):
+        assert converse(client) == said
+        assert ask(client, "Is it scold in Oslo?", max_tokens=4).choices[0].message.content not in {PARIS, ""}
+
+
+def recorded(body: dict[str, Any], answer: Any, status: int = 200) -> Recording:
+    request = recorded_request("POST", "/v1/chat/completions", json.dumps(body).encode(), {})
+    return recording(request, status, {}, json.dumps(answer).encode(), [])
+
+
+@pytest.mark.parametrize(
+    ("body", "answer", "status", "why"),
+    [
+        ({"prompt": "a"}, {"choices": [{"text": "b"}]}, 429, "status is 429"),
+        ({"input": [3]}, {"data": []}, 200, "no text of a user"),
+        ({"prompt": "a"}, {"data": []}, 200, "neither text nor calls"),
+        ({"prompt": "a"}, {"choices": [{"text": 3}]}, 200, "choices"),
+        (
+            {"prompt": "a"},
+            {"choices": [{"message": {"tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]}}]},
+            200,
+            "arguments",
+        ),
+    ],
+)
+def test_an_answer_that_no_rule_can_give_is_left_out(
+    body: dict[str, Any], answer: dict[str, Any], status: int, why: str
+) -> None:
+    with pytest.raises(JsonError, match=why):
+        rule_of(recorded(body, answer, status))
 
 
 @pytest.mark.parametrize(

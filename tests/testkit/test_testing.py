@@ -23,12 +23,19 @@ def paths(monkeypatch: pytest.MonkeyPatch, kernel_cache: str) -> None:
 
 
 def test_a_server_is_ready_in_the_block_and_gone_behind_it() -> None:
-    with running_server(api_key="k", args=["--max-num-seqs", "2"]) as server:
+    """Where operators have a key too, so that the clients' key does not open the path of scripts."""
+    with running_server(api_key="k", args=["--max-num-seqs", "2", "--admin-api-key=of-somebody"]) as server:
         assert is_running(server.pid)
+        headers = {"Authorization": f"Bearer {server.api_key}"}
         refused = httpx.get(f"{server.base_url}/models")
-        listed = httpx.get(f"{server.base_url}/models", headers={"Authorization": f"Bearer {server.api_key}"})
+        listed = httpx.get(f"{server.base_url}/models", headers=headers)
         assert (refused.status_code, listed.json()["data"][0]["id"]) == (401, server.model)
         assert server.env["ANTHROPIC_BASE_URL"] == server.url
+        with server.script({"answer": "Paris."}):
+            body = {"messages": [{"role": "user", "content": "The capital?"}]}
+            given = httpx.post(f"{server.base_url}/chat/completions", json=body, headers=headers)
+        assert given.json()["choices"][0]["message"]["content"] == "Paris."
+        assert str(server.admin_key) not in repr(server)
     assert not is_running(server.pid)
 
 

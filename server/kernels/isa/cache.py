@@ -25,6 +25,7 @@ from numba.core.registry import cpu_target
 from ...errors import SettingsError
 from ...host.private_file import is_trusted, make_private_directory
 from .jit import KERNELS, is_checked
+from .target import use_target
 
 LAYOUTS = tuple(KERNELS.parent / "device" / name for name in ("attention_layout.py", "layout.py"))
 PREBUILT = KERNELS / "prebuilt"
@@ -38,6 +39,12 @@ def source_hash() -> str:
     for path in (*sorted(KERNELS.rglob("*.py")), *LAYOUTS):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def kernels_key() -> str:
+    """Return a short hash of all that compiled kernels of this host and Python depend on."""
+    use_target()
+    return hashlib.sha256(f"{source_hash()} {_PYTHON} {_cpu()}".encode()).hexdigest()[:16]
 
 
 def use_cache(directory: str, prebuilt: Path = PREBUILT, report: Callable[[str], None] = lambda _: None) -> Path:
