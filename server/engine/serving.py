@@ -92,7 +92,7 @@ class _Encoder:
 
     def run(self) -> ServedEngine:
         config = self._config
-        loaded = load_encoder(_encode_config(config), self._on_progress)
+        loaded = load_encoder(encode_config(config), self._on_progress)
         require_type(loaded.formats.quantization, self._instance, config.allow_unsupported_types)
         limits, encoder = loaded.limits, loaded.encoder
         compiled = CompiledShapes(config.batching, limits.max_num_texts, self._buckets(limits.max_length), ())
@@ -169,7 +169,7 @@ class _Encoder:
         )
 
 
-def _encode_config(config: EngineConfig) -> EncodeConfig:
+def encode_config(config: EngineConfig) -> EncodeConfig:
     """Return the part of an engine's configuration that an encoder uses."""
     return EncodeConfig(
         model_path=config.model_path,

@@ -4,7 +4,7 @@ ALL_FLAG = "--help-all"
 ADVANCED = "Advanced"
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Model": ("model", "served_model_name", "dtype", "quantization", "chat_template", "lora_modules"),
+    "Model": ("model", "served_model_name", "dtype", "quantization", "chat_template", "lora_modules", "models"),
     "Accelerator": (
         *("device", "tensor_parallel_size", "data_parallel_size", "pace", "stack", "kv_cache_dtype"),
         *("enable_prefix_caching", "speculative_config", "cpu_threads"),
@@ -34,7 +34,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
         ),
         *("additional_config", "override_neuron_config", "max_num_batched_tokens", "max_num_queued_reqs"),
         *("num_gpu_blocks_override", "device_memory_utilization", "cpu_binding", "isa", "kernel_cache_dir"),
-        *("kernel_checks", "allow_unsupported_types", "engine_mode", "replicas", "max_engine_restarts"),
+        *(
+            "max_model_wait",
+            "multi_model_endpoint",
+            "kernel_checks",
+            "allow_unsupported_types",
+            "engine_mode",
+            "replicas",
+            "max_engine_restarts",
+        ),
         *("engine_hang_timeout", "spare_engine", "kept_kv_cache_gib", "kv_offloading_size"),
         *("kv_offloading_dir", "kv_offloading_dir_size", "kv_events_config", "host_memory_gib"),
         *("max_body_bytes", "max_file_bytes", "max_data_bytes", "max_logprobs", "allowed_hosts"),

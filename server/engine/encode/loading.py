@@ -67,13 +67,13 @@ def load_encoder(config: EncodeConfig, on_progress: OnProgress, isa: Isa | None 
 
     Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError.
     """
-    return _Loading(config, on_progress, isa).run()
+    return EncoderLoading(config, on_progress, isa).run()
 
 
-class _Loading:
+class EncoderLoading:
     """The steps of one start: cheap checks before long work."""
 
-    def __init__(self, config: EncodeConfig, on_progress: OnProgress, isa: Isa | None) -> None:
+    def __init__(self, config: EncodeConfig, on_progress: OnProgress, isa: Isa | None = None) -> None:
         self._config, self._on_progress, self._isa = config, on_progress, isa
         self._directory = Path(config.model_path)
         use_catalog(config.catalog)
@@ -163,11 +163,13 @@ class _Loading:
 
     def _require_host(self) -> None:
         """Raise HostMemoryError when the host is too small. All layers share one layer's memory for keys and values."""
-        whole = HostFootprint.of(self._spec, self._shard, self._shape)
-        needed = replace(whole, kv_block=whole.kv_layer).total(self._num_blocks)
         model = f"{self._directory} with tensor_parallel_size {self._shard.tp}"
         available, share = available_bytes(), self._config.host_memory_bytes
-        require_host_memory(needed, model, available if share is None else min(available, share))
+        require_host_memory(self._host_bytes(), model, available if share is None else min(available, share))
+
+    def _host_bytes(self) -> int:
+        whole = HostFootprint.of(self._spec, self._shard, self._shape)
+        return replace(whole, kv_block=whole.kv_layer).total(self._num_blocks)
 
     def _place(self, cores: list[NeuronCore]) -> Placement:
         model, spec, shard = self._model, self._spec, self._shard
