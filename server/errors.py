@@ -23,7 +23,7 @@ NeuronserveError
     ├── ModelNotFound             404
     ├── NotFound                  404: no such stored object or file
     ├── RequestTimeout            408: the request's own time is over
-    ├── ProfileError              409: a trace cannot be started or stopped now
+    ├── Conflict                  409: what is running or loaded does not allow it
     ├── PayloadTooLarge           413
     ├── UnsupportedMediaType      415
     ├── TooManyConnections        429
@@ -285,11 +285,11 @@ class UpdatesDisabled(RequestError):
     code = "lora_updating_disabled"
 
 
-class ProfileError(RequestError):
-    """A trace cannot be started or stopped now."""
+class Conflict(RequestError):
+    """What is running or loaded does not allow it."""
 
     status = 409
-    code = "profile_error"
+    code = "conflict"
 
 
 class KernelAccessError(NeuronserveError):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from neuronserve.cli.several_models import rows_of
 from neuronserve.server.config import EncodeConfig, EngineConfig
-from neuronserve.server.device.ledger import USES, Use
 from neuronserve.server.engine.encode.loading import EncoderLoading
 from neuronserve.server.engine.load.loading import ModelLoading
 from neuronserve.server.engine.serving import encode_config, is_pooling
@@ -38,13 +38,10 @@ class _Generator(ModelLoading):
         wanted = config.max_num_seqs * (footprint.min_blocks - 1) + 1
         most = min(device, host_kv_blocks(host.kv_block, self._host_bytes(0) - fixed), wanted)
         blocks = self._overridden(device) if config.num_blocks_override is not None else max(most, footprint.min_blocks)
-        return Account(
-            cores=tuple(footprint.of_core(core, blocks) for core in range(config.tensor_parallel_size)),
-            host_bytes=fixed + blocks * host.kv_block + PROCESSES_BYTES,
-            num_blocks=blocks,
-            max_model_len=self._max_model_len,
-            task="generate",
-        )
+        uses = [footprint.of_core(core, blocks) for core in range(config.tensor_parallel_size)]
+        rows = rows_of(self._max_model_len, "generate", sum(each["weights"] for each in uses))
+        cores = tuple(sum(each.values()) for each in uses)
+        return Account(cores, fixed + blocks * host.kv_block + PROCESSES_BYTES, blocks, rows)
 
 
 class _Encoder(EncoderLoading):
@@ -55,13 +52,10 @@ class _Encoder(EncoderLoading):
 
     def account(self) -> Account:
         """Every core has the same entries."""
-        uses: dict[Use, int] = {
-            use: sum(line.num_bytes for line in self._core_lines if line.use == use) for use in USES
-        }
-        return Account(
-            cores=(uses,) * self._shard.tp,
-            host_bytes=self._host_bytes() + PROCESSES_BYTES,
-            num_blocks=0,
-            max_model_len=self._max_length,
-            task="classify" if self._spec.architecture.endswith(CLASSIFIES) else "embed",
+        lines, tp = self._core_lines, self._shard.tp
+        weights = tp * sum(line.num_bytes for line in lines if line.use == "weights")
+        rows = rows_of(
+            self._max_length, "classify" if self._spec.architecture.endswith(CLASSIFIES) else "embed", weights
         )
+        cores = (sum(line.num_bytes for line in lines),) * tp
+        return Account(cores, self.host_bytes + PROCESSES_BYTES, 0, rows)

@@ -1,33 +1,27 @@
-"""Ledger of models that share the cores of one instance and the memory of its host. Pure.
-
-A model lies on a group of neighbouring cores, as many as its tensor_parallel_size, beside others that have room there.
-"""
+"""Ledger of models that share groups of neighbouring cores of one instance, and the memory of its host. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-from ..device.ledger import Use, account_table
 from ..device.visible_cores import core_ranges
-from ..errors import DeviceMemoryError
 from ..host.memory import GIB
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Memory of one model, and the facts by which it is listed before it is loaded."""
+    """Memory of one model, and its rows of lists while it is not loaded."""
 
-    cores: tuple[Mapping[Use, int], ...]  # bytes by use, of each core of its group
+    cores: tuple[int, ...]  # bytes of each core of its group
     host_bytes: int  # of all its processes
     num_blocks: int  # of its KV cache; 0: it only encodes
-    max_model_len: int
-    task: Literal["generate", "embed", "classify"]
+    rows: Mapping[str, Sequence[Mapping[str, Any]]]  # by the path of the list
 
     def on(self, rank: int) -> int:
         """Return the bytes on a core, counted from the group's first."""
-        return sum(self.cores[rank].values()) if 0 <= rank < len(self.cores) else 0
+        return self.cores[rank] if 0 <= rank < len(self.cores) else 0
 
 
 class SharedCores:
@@ -38,23 +32,16 @@ class SharedCores:
         self._core_ids, self._core_bytes, self._host_bytes = tuple(core_ids), core_bytes, host_bytes
         self._held: dict[str, tuple[int, Account]] = {}
 
-    def require(self, name: str, account: Account) -> None:
-        """Raise DeviceMemoryError, with the account, for a model that does not fit alone."""
-        if not any(self._fits(first, account, tuple(self._held)) for first in self._firsts(account)):
-            rows = [(f"core {rank}", uses, self._core_bytes) for rank, uses in enumerate(account.cores)]
-            raise DeviceMemoryError(
-                f"NRT_RESOURCE (4): {name} does not fit, even alone: it needs {len(rows)} core(s) of "
-                f"{len(self._core_ids)}, and {account.host_bytes / GIB:.2f} GiB of the host's "
-                f"{self._host_bytes / GIB:.2f} that models may use\n{account_table(rows)}"
-            )
-
     def enter(self, name: str, account: Account, idle: Sequence[str]) -> list[str] | None:
-        """Enter a model, in place of as many of the `idle` ones, from the first, as it needs.
+        """Enter a model, unless it is there, in place of as many of the `idle` ones, from the first, as it needs.
 
         Returns the models that end for it. Returns None, and changes nothing, where others than these are in its way.
         """
+        if name in self._held:
+            return []
+        size = len(account.cores)
         for count in range(len(idle) + 1):
-            for first in self._firsts(account):
+            for first in range(0, len(self._core_ids) - size + 1, size):
                 gone = list(idle[:count])
                 if self._fits(first, account, gone):
                     for each in idle[:count]:  # some may be on other cores
@@ -76,16 +63,10 @@ class SharedCores:
 
     def report(self) -> str:
         """Return what each model holds, in one line."""
-        held = (
-            f"{name} holds {account.on(0) / GIB:.2f} GiB on NeuronCore {self.cores_of(name)} and "
-            f"{account.host_bytes / GIB:.2f} of the host"
-            for name, (_, account) in self._held.items()
-        )
-        return f"{'; '.join(held)}; budget {self._core_bytes / GIB:.2f} and {self._host_bytes / GIB:.2f}"
-
-    def _firsts(self, account: Account) -> range:
-        size = len(account.cores)
-        return range(0, len(self._core_ids) - size + 1, size)
+        there = [(f"{name} on NeuronCore {self.cores_of(name)}", each) for name, (_, each) in self._held.items()]
+        held = [f"{what}: {each.on(0) / GIB:.2f}, host {each.host_bytes / GIB:.2f}" for what, each in there]
+        budget = f"of {self._core_bytes / GIB:.2f} GiB a core, host {self._host_bytes / GIB:.2f}"
+        return "; ".join([*held, budget])
 
     def _fits(self, first: int, account: Account, gone: Sequence[str]) -> bool:
         """Return whether a model fits on the group that begins at `first`, without the models of `gone`."""

@@ -45,19 +45,16 @@ class Children:
             if process is not None and process.is_alive() and process.pid is not None:
                 os.kill(process.pid, number)
 
-    def keep_ports(self) -> None:
-        """Bind the ports of replicas that have ended, so that no other process takes them before the next start."""
-        pairs = zip(self._listeners, self.addresses, strict=True)
-        self._listeners = [listener or bind(HOST, address.port) for listener, address in pairs]
-
     async def close(self, grace_s: float = EXIT_GRACE_S) -> None:
-        """End all replicas, which get `grace_s` to end their requests and engines."""
+        """End all replicas, which get `grace_s` for their requests and engines, and keep their ports."""
         self.signal(signal.SIGTERM)
         running = [process for process in self._processes if process is not None and process.pid is not None]
         await asyncio.gather(*(asyncio.to_thread(process.join, grace_s) for process in running))
         for process in running:
             process.kill()
             await asyncio.to_thread(process.join)
+        pairs = zip(self._listeners, self.addresses, strict=True)
+        self._listeners = [listener or bind(HOST, address.port) for listener, address in pairs]
 
     async def _keep(self, number: int, fleet: Fleet) -> None:
         breaker, loop, address = RestartBreaker(self._healing), asyncio.get_running_loop(), self.addresses[number]

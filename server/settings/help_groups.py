@@ -34,15 +34,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         ),
         *("additional_config", "override_neuron_config", "max_num_batched_tokens", "max_num_queued_reqs"),
         *("num_gpu_blocks_override", "device_memory_utilization", "cpu_binding", "isa", "kernel_cache_dir"),
-        *(
-            "max_model_wait",
-            "multi_model_endpoint",
-            "kernel_checks",
-            "allow_unsupported_types",
-            "engine_mode",
-            "replicas",
-            "max_engine_restarts",
-        ),
+        *("kernel_checks", "allow_unsupported_types", "engine_mode", "replicas", "max_engine_restarts"),
         *("engine_hang_timeout", "spare_engine", "kept_kv_cache_gib", "kv_offloading_size"),
         *("kv_offloading_dir", "kv_offloading_dir_size", "kv_events_config", "host_memory_gib"),
         *("max_body_bytes", "max_file_bytes", "max_data_bytes", "max_logprobs", "allowed_hosts"),
@@ -52,6 +44,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("max_stored_responses", "trace_dir", "otlp_traces_endpoint", "otlp_traces_protocol"),
         *("allowed_media_hosts", "limit_mm_per_prompt", "mm_processor_kwargs", "max_image_bytes"),
         *("max_image_pixels", "media_fetch_timeout", "max_audio_bytes", "allow_script"),
+        *("max_model_wait", "multi_model_endpoint"),
     ),
 }
 HEADINGS = {name: heading for heading, names in GROUPS.items() for name in names}

@@ -23,29 +23,24 @@ ELSEWHERE = frozenset(
 )
 
 
-def alone(settings: ServeSettings, folder: str) -> dict[str, object]:
-    """Return the settings that a server behind the router's address has of its own; `folder` of its data."""
-    directory = settings.data_dir or settings.port_data_dir
-    own: dict[str, object] = {"host": "127.0.0.1", "allowed_origins": (), "allowed_hosts": (), "console": False}
-    own |= dict.fromkeys(("health_port", "ready_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"))
-    return own | {"data_dir": None if directory is None else directory / folder, "ssl_cert_reqs": 0}
-
-
 def of_replica(settings: Kind, number: int) -> Kind:
     """Return the settings of one replica: its share of the host, behind the router's address."""
-    count, own = settings.replicas, alone(settings, str(number))
+    count, directory = settings.replicas, settings.data_dir or settings.port_data_dir
+    own: dict[str, object] = {"host": "127.0.0.1", "allowed_origins": (), "allowed_hosts": (), "console": False}
+    own |= dict.fromkeys(("health_port", "ready_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"))
+    own |= {"data_dir": None if directory is None else directory / str(number), "ssl_cert_reqs": 0}
     threads = host_threads() if settings.cpu_threads == "auto" else settings.cpu_threads
     own |= {"cpu_threads": max(1, threads // count)}
     own |= {"host_memory_gib": min(available_bytes(), settings.memory_bytes or sys.maxsize) / GIB / count}
     return settings.model_copy(update=own)
 
 
-def given(settings: ServeSettings, model: Path | None = None) -> dict[str, Any]:
+def given(settings: ServeSettings, model: Path | str) -> dict[str, Any]:
     """Return the settings that were given, in the form of a configuration file; a `model` of this host by its path."""
     written = settings.model_dump(mode="json")
     public = {name: str(field.validation_alias or name) for name, field in type(settings).model_fields.items()}
     fields = {public[name]: written[name] for name in settings.model_fields_set - {"config"}}
-    if model is not None and Path(fields.get("model", "")).exists():
+    if Path(fields.get("model", "")).exists():
         fields["model"] = str(model)
     return fields
 

@@ -36,7 +36,6 @@ from .objectives import ObjectiveSettings
 from .offload import OffloadSettings
 from .pipeline import PipelineSettings
 from .pooling import PoolingSettings
-from .ray import RaySettings
 from .several import SeveralSettings
 from .sources import data_home, traces_protocol
 from .strict import StrictSettings
@@ -54,7 +53,6 @@ class ServeSettings(
     MediaSettings,
     ObjectiveSettings,
     PipelineSettings,
-    RaySettings,
     SeveralSettings,
     KeySettings,
     TlsSettings,

@@ -1,58 +1,46 @@
-"""Settings of several models behind one address."""
+"""Settings of several servers: replicas on a Ray cluster, and models in servers of their own."""
 
-import json
-from typing import Annotated, Any, Self
+import os
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
-from pydantic_settings import CliToggleFlag, NoDecode
+from pydantic import Field, model_validator
+from pydantic_settings import CliToggleFlag
 
-from .base import Settings, split_commas
-
-APART = {"replicas", "data_parallel_size", "distributed", "pipeline_parallel_size", "pipeline_stages"}
-FORM = "must be NAME=PATH, or JSON with name, path and settings of the model"
-
-
-def _record(item: Any) -> str:
-    if isinstance(item, str) and not item.lstrip().startswith("{"):
-        item = dict(zip(("name", "path"), item.split("=", 1), strict=False))
-    found = json.loads(item) if isinstance(item, str) else item
-    if not (
-        isinstance(found, dict) and all(isinstance(found.get(key), str) and found[key] for key in ("name", "path"))
-    ):
-        raise ValueError(FORM)
-    return json.dumps(found)
-
-
-def _records(value: Any) -> Any:
-    """Return each model as JSON; NAME=PATH, and records of a YAML file, are accepted."""
-    if isinstance(value, str):
-        value = json.loads(value) if value.lstrip()[:1] in ("[", "{") else split_commas(value)
-    return tuple(_record(item) for item in (value if isinstance(value, list | tuple) else (value,)))
+from .adapters import Modules
+from .base import Settings
 
 
 class SeveralSettings(Settings):
-    """Models beside the first, or those of a multi-model endpoint."""
+    """Place and number of replicas, and further models."""
 
-    models: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_records)] = Field(
+    distributed: Literal["none", "ray"] = Field(
+        "none", description="run replicas on the Ray cluster of RAY_ADDRESS, or on a new one of this host"
+    )
+    num_replicas: Annotated[int, Field(ge=1, le=10_000)] | Literal["auto"] = Field(
+        1, description="replicas on the Ray cluster; auto follows their load"
+    )
+
+    models: Modules = Field(
         (),
         json_schema_extra={"nargs": "+"},
-        description='further models, as NAME=PATH or {"name": ..., "path": ..., and settings}; each is loaded when '
-        "a request names it, in place of those used least recently if memory lacks",
+        description="further models, as NAME=PATH or NAME=FILE.yaml with settings, each loaded when a request names it;"
+        " where memory lacks, those used least recently end",
     )
-    max_model_wait: float = Field(
-        60, gt=0, le=3600, description="seconds that a request waits for its model to be loaded, before a 503"
-    )
+    max_model_wait: float = Field(60, gt=0, le=3600, description="seconds that a request waits for its model")
     multi_model_endpoint: CliToggleFlag[bool] = Field(
-        False, description="start without a model, and load and unload models as SageMaker's multi-model endpoints ask"
+        False, description="start without a model, and load models when SageMaker's multi-model endpoint asks"
     )
 
     @model_validator(mode="after")
-    def _models_have_one_engine_each(self) -> Self:
-        if not (self.models or self.multi_model_endpoint):
-            return self
-        fields = type(self).model_fields
-        if apart := [name for name in sorted(APART & fields.keys()) if getattr(self, name) != fields[name].default]:
-            raise ValueError(f"{apart[0]} is {getattr(self, apart[0])}: with several models each has one engine")
-        if self.multi_model_endpoint and {"model", "models"} & self.model_fields_set:
-            raise ValueError("multi_model_endpoint starts without a model: SageMaker names them")
+    def _ray_has_replicas_of_its_own(self) -> Self:
+        if self.distributed == "none" and self.num_replicas != 1:
+            raise ValueError(f"num_replicas is {self.num_replicas}, which needs distributed ray")
+        alone = {"replicas", "data_dir", "kv_events_config", "pipeline_stages"} & self.model_fields_set
+        if self.distributed == "ray" and alone:
+            raise ValueError(f"distributed ray cannot have {min(alone)}, which is of servers of one host")
         return self
+
+
+def require_token() -> None:
+    """Have Ray authenticate by a token, which it makes for a new cluster, unless RAY_AUTH_MODE says otherwise."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")

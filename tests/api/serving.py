@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from neuronserve.cli.several_models import rows_of
 from neuronserve.server.config import CacheConfig, EngineConfig, SchedulerConfig
 from neuronserve.server.cost.pricer import StepPricer
 from neuronserve.server.device.buckets import CompiledShapes, powers_of_two
@@ -187,8 +188,9 @@ def fake_account(config: EngineConfig) -> Account:
     num_bytes = int(model.get("gib", 1) * GIB)
     if model.get("gib") == 0:
         raise StartError("config.json: gib is 0")
-    cores = ({"weights": num_bytes // 2, "kv": num_bytes // 2},) * config.tensor_parallel_size
-    return Account(cores, num_bytes // 5, 256, config.max_model_len or MAX_MODEL_LEN, "generate")
+    cores = (num_bytes,) * config.tensor_parallel_size
+    rows = rows_of(config.max_model_len or MAX_MODEL_LEN, "generate", num_bytes // 2)
+    return Account(cores, num_bytes // 5, 256, rows)
 
 
 def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:

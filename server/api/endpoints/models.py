@@ -3,8 +3,7 @@
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-import msgspec
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import ConfigDict
 
 from ...errors import InvalidRequest
@@ -16,7 +15,6 @@ from ..wire.model import WireModel
 
 Task = Literal["generate", "embed", "classify", "score"]
 MAX_LISTED = 1000
-SIBLINGS_HEADER = "x-neuronserve-models"
 router = APIRouter()
 
 
@@ -60,32 +58,6 @@ class ModelList(WireModel):
     data: list[ModelCard]
 
 
-class Sibling(msgspec.Struct, frozen=True, array_like=True):
-    """Another model behind the same address, as the process in front tells it in `SIBLINGS_HEADER`."""
-
-    name: str
-    created: int
-    max_model_len: int
-    task: Task
-    num_bytes: int  # of its weights on the accelerator
-    is_loaded: bool
-
-    @property
-    def card(self) -> ModelCard:
-        return ModelCard(
-            id=self.name, created=self.created, max_model_len=self.max_model_len, root=self.name, tasks=[self.task]
-        )
-
-
-async def the_siblings(request: Request) -> list[Sibling]:
-    """FastAPI dependency: the other models behind the same address. Raises InvalidRequest."""
-    try:
-        return msgspec.json.decode(request.headers.get(SIBLINGS_HEADER, "[]").encode("latin-1"), type=list[Sibling])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{SIBLINGS_HEADER} is not what a server in front writes: {error}.") from error
-
-
-Siblings = Annotated[list[Sibling], Depends(the_siblings)]
 AnyList = ModelList | AnthropicModelList
 AnyCard = ModelCard | AnthropicModel
 
@@ -98,22 +70,19 @@ AnyCard = ModelCard | AnthropicModel
 async def list_models(
     request: Request,
     service: ServiceOf,
-    siblings: Siblings,
     after_id: str | None = None,
     before_id: str | None = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = MAX_LISTED,
 ) -> AnyList:
     """A card for each name that requests may use; in Anthropic's format and in pages for Anthropic's clients."""
-    cards = [_card(service, name) for name in (*service.config.model_names, *service.adapters.names)]
-    cards += [each.card for each in siblings]
+    names = [*service.config.model_names, *service.adapters.names]
     if ANTHROPIC_HEADER not in request.headers:
-        return ModelList(data=cards)
-    names = [card.id for card in cards]
+        return ModelList(data=[_card(service, name) for name in names])
     begin = _place(names, after_id, "after_id") + 1 if after_id is not None else 0
     end = _place(names, before_id, "before_id") if before_id is not None else len(names)
-    shown = cards[begin:end][-limit:] if before_id is not None else cards[begin:end][:limit]
-    first_id, last_id = (shown[0].id, shown[-1].id) if shown else (None, None)
-    data = [_anthropic(card) for card in shown]
+    shown = names[begin:end][-limit:] if before_id is not None else names[begin:end][:limit]
+    first_id, last_id = (shown[0], shown[-1]) if shown else (None, None)
+    data = [_anthropic(_card(service, name)) for name in shown]
     return AnthropicModelList(data=data, first_id=first_id, last_id=last_id, has_more=len(shown) < end - begin)
 
 
@@ -123,10 +92,9 @@ async def list_models(
     response_model_exclude_none=True,
     responses=errors_of(401, 404, 503),
 )
-async def get_model(model_id: str, request: Request, service: ServiceOf, siblings: Siblings) -> AnyCard:
+async def get_model(model_id: str, request: Request, service: ServiceOf) -> AnyCard:
     """The card of one name; 404 for any that is not served."""
-    other = next((each.card for each in siblings if each.name == model_id), None)
-    card = other or _card(service, service.require_name(model_id))
+    card = _card(service, service.require_name(model_id))
     return _anthropic(card) if ANTHROPIC_HEADER in request.headers else card
 
 

@@ -163,13 +163,11 @@ class EncoderLoading:
 
     def _require_host(self) -> None:
         """Raise HostMemoryError when the host is too small. All layers share one layer's memory for keys and values."""
+        whole = HostFootprint.of(self._spec, self._shard, self._shape)
+        self.host_bytes = replace(whole, kv_block=whole.kv_layer).total(self._num_blocks)
         model = f"{self._directory} with tensor_parallel_size {self._shard.tp}"
         available, share = available_bytes(), self._config.host_memory_bytes
-        require_host_memory(self._host_bytes(), model, available if share is None else min(available, share))
-
-    def _host_bytes(self) -> int:
-        whole = HostFootprint.of(self._spec, self._shard, self._shape)
-        return replace(whole, kv_block=whole.kv_layer).total(self._num_blocks)
+        require_host_memory(self.host_bytes, model, available if share is None else min(available, share))
 
     def _place(self, cores: list[NeuronCore]) -> Placement:
         model, spec, shard = self._model, self._spec, self._shard

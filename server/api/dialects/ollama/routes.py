@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from .... import __version__
-from ...endpoints.models import Sibling, Siblings
 from ...http.body import body_of
 from ...http.event_stream import LineStream, until_disconnect
 from ...http.openapi import LINES, OF_BODIES, documented, ollama_errors_of
@@ -155,23 +154,22 @@ async def version() -> OllamaVersion:
 
 
 @router.get("/api/tags", responses=ollama_errors_of(401, 503))
-async def tags(service: ServiceOf, siblings: Siblings) -> OllamaModels:
+async def tags(service: ServiceOf) -> OllamaModels:
     """List the names that requests may use."""
-    return OllamaModels(models=[_listed(service, name) for name in _names(service)] + list(map(_sibling, siblings)))
+    return OllamaModels(models=[_listed(service, name) for name in _names(service)])
 
 
 @router.get("/api/ps", responses=ollama_errors_of(401, 503))
-async def running(service: ServiceOf, siblings: Siblings) -> OllamaModels:
-    """List those of the same names whose model is loaded."""
-    length = service.model.info.max_model_len
-    loaded = [(_listed(service, name), length) for name in _names(service)]
-    loaded += [(_sibling(each), each.max_model_len) for each in siblings if each.is_loaded]
-    return OllamaModels(
-        models=[
-            row.model_copy(update={"expires_at": FOREVER, "size_vram": row.size, "context_length": length})
-            for row, length in loaded
-        ]
-    )
+async def running(service: ServiceOf) -> OllamaModels:
+    """List the same names as loaded models."""
+    info = service.model.info
+    loaded = [
+        _listed(service, name).model_copy(
+            update={"expires_at": FOREVER, "size_vram": _size(service), "context_length": info.max_model_len}
+        )
+        for name in _names(service)
+    ]
+    return OllamaModels(models=loaded)
 
 
 @router.post("/api/show", responses=ERRORS, openapi_extra=documented(OllamaShowRequest))
@@ -226,18 +224,8 @@ def _listed(service: Service, name: str) -> OllamaModel:
     )
 
 
-def _sibling(other: Sibling) -> OllamaModel:
-    details = Details(format="", family="", families=[], parameter_size="", quantization_level="")
-    name, created, size = other.name, _rfc3339(other.created), other.num_bytes
-    return OllamaModel(name=name, model=name, modified_at=created, size=size, digest="", details=details)
-
-
 def _created(service: Service) -> str:
-    return _rfc3339(service.model.created)
-
-
-def _rfc3339(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    return datetime.fromtimestamp(service.model.created, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _size(service: Service) -> int:
