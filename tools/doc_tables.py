@@ -26,6 +26,7 @@ from tools import (
     pair_table,
     plan_table,
     settings_table,
+    speed_page,
     validation_tables,
 )
 
@@ -34,6 +35,7 @@ Blocks = Mapping[str, Callable[[], str]]
 
 PAGES: dict[str, Blocks] = {
     "guides/load-tests.md": {"plans": plan_table.table},
+    "internals/compare.md": speed_page.blocks(),
     "internals/cost-model.md": cost_tables.blocks(shipped_calibration()),
     "internals/planner.md": {"pairs": pair_table.table, "stand_ins": pair_table.stand_ins},
     "internals/validation.md": validation_tables.blocks(releases()[-1], shipped_calibration()),
