@@ -23,12 +23,11 @@ class SeveralSettings(Settings):
     models: Modules = Field(
         (),
         json_schema_extra={"nargs": "+"},
-        description="further models, as NAME=PATH or NAME=FILE.yaml with settings, each loaded when a request names it;"
-        " where memory lacks, those used least recently end",
+        description="further models, as NAME=PATH or NAME=FILE.yaml with settings, each loaded when a request names it",
     )
     max_model_wait: float = Field(60, gt=0, le=3600, description="seconds that a request waits for its model")
     multi_model_endpoint: CliToggleFlag[bool] = Field(
-        False, description="start without a model, and load models when SageMaker's multi-model endpoint asks"
+        False, description="load models as SageMaker's multi-model endpoints ask, and none at the start"
     )
 
     @model_validator(mode="after")

@@ -225,7 +225,7 @@ def test_without_a_key_nothing_is_loaded_or_listed(folders: tuple[Path, Path]) -
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["b={big}"], "b needs 201.00 GiB of the host's memory"),
+        (["b={big}"], "b needs 200.00 GiB of the host's memory"),
         (["b={none}"], "gib is 0"),
         (["b=/nowhere"], "/nowhere"),
         (["fake={big}"], "'fake' is the name of two models"),
