@@ -33,10 +33,7 @@ class SharedCores:
         self._held: dict[str, tuple[int, Account]] = {}
 
     def enter(self, name: str, account: Account, idle: Sequence[str]) -> list[str] | None:
-        """Enter a model, unless it is there, in place of as many of the `idle` ones, from the first, as it needs.
-
-        Returns the models that end for it. Returns None, and changes nothing, where others than these are in its way.
-        """
+        """Enter a model in place of `idle` ones, from the first; return which end, or None if others are in its way."""
         if name in self._held:
             return []
         size = len(account.cores)

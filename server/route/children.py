@@ -53,8 +53,7 @@ class Children:
         for process in running:
             process.kill()
             await asyncio.to_thread(process.join)
-        pairs = zip(self._listeners, self.addresses, strict=True)
-        self._listeners = [listener or bind(HOST, address.port) for listener, address in pairs]
+        self._listeners = [old or bind(HOST, at.port) for old, at in zip(self._listeners, self.addresses, strict=True)]
 
     async def _keep(self, number: int, fleet: Fleet) -> None:
         breaker, loop, address = RestartBreaker(self._healing), asyncio.get_running_loop(), self.addresses[number]

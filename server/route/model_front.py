@@ -56,8 +56,8 @@ class ModelFront(HttpFront):
             if (listed := await self._listed(request, name)) is not None:
                 await JSONResponse(listed)(scope, nothing, send)
                 return
-        is_of_any = not name and FOUND_BY_ID.fullmatch(path) is not None  # asked in turn
-        if path == "/metrics" or is_of_any or (request.is_for_all and path not in OF_ONE):
+        is_for_all = path == "/metrics" or (request.is_for_all and path not in OF_ONE)
+        if is_for_all or (not name and FOUND_BY_ID.fullmatch(path)):  # in turn
             await super()._answer(request, scope, send)
             return
         is_fact = not name and request.method in SAFE and not request.is_stored

@@ -141,7 +141,7 @@ class Models:
             model.failed_at = time.monotonic()
         finally:
             model.is_started = model.is_loaded = False
-            self._follow()
+            self._fleet.follow([each.address for each in self.by_name.values() if each.is_started])
             await model.children.close(self._grace_s)
             self.room.leave(model.name)
             model.life = None
@@ -166,7 +166,7 @@ class Models:
     async def _serve(self, model: Model) -> None:
         """Run the model's server, which is loaded when it is up. Raises StartError when it ends too often."""
         model.is_started = True
-        self._follow()
+        self._fleet.follow([each.address for each in self.by_name.values() if each.is_started])
         keeping = asyncio.create_task(model.children.keep(self._fleet))
         try:
             while not keeping.done() and not self._fleet.at(model.address.name):
@@ -183,9 +183,6 @@ class Models:
         if model.life is not None:
             model.life.cancel()
             await asyncio.wait([model.life])
-
-    def _follow(self) -> None:
-        self._fleet.follow([each.address for each in self.by_name.values() if each.is_started])
 
     def _notify(self) -> None:
         self._changed.set()  # wakes those that wait

@@ -24,12 +24,13 @@ class _Load(msgspec.Struct):
 async def answer(models: Models, describe: Describe, request: Asked) -> dict[str, Any]:
     """Return the answer of a command. Raises RequestError."""
     name = request.path.removeprefix("/models").strip("/")
-    if not name and request.method == "GET":
-        return {"models": [_row(each) for each in models.by_name.values()]}
-    model = models.named(name) if name else await _load(models, describe, request.body)
+    shown, is_list = list(models.by_name.values()), not name and request.method == "GET"
+    if not is_list:
+        shown = [models.named(name) if name else await _load(models, describe, request.body)]
+    rows = [{"modelName": each.name, "modelUrl": each.path} for each in shown]
     if request.method == "DELETE":
-        await models.remove(model)
-    return _row(model)
+        await models.remove(shown[0])
+    return {"models": rows} if is_list else rows[0]
 
 
 async def _load(models: Models, describe: Describe, body: bytes) -> Model:
@@ -54,7 +55,3 @@ async def _load(models: Models, describe: Describe, body: bytes) -> Model:
         await models.remove(model)
         raise
     return model
-
-
-def _row(model: Model) -> dict[str, str]:
-    return {"modelName": model.name, "modelUrl": model.path}
