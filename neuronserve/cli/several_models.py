@@ -23,6 +23,7 @@ from neuronserve.server.host.fork_server import engine_context, start_process
 from neuronserve.server.host.memory import GIB, SPARE_BYTES, available_bytes
 from neuronserve.server.placement.fit import budget_bytes
 from neuronserve.server.placement.shared_cores import Account, SharedCores
+from neuronserve.server.settings.neuron import ARTIFACTS
 from neuronserve.server.settings.replicas import given, of_replica, router_config
 from neuronserve.server.settings.sources import config_file, runtime_cores
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 # Settings of the default model alone, which the others do not share.
 OF_DEFAULT: dict[str, Any] = {"lora_modules": (), "enable_lora": False, "allow_runtime_lora_updating": False}
 OF_DEFAULT |= dict.fromkeys(("revision", "mmproj", "tokenizer", "chat_template", "speculative_config"))
+OF_DEFAULT |= {"require_artifact_digest": None}
 OF_ALL = ("device", "device_memory_utilization", "host_memory_gib")  # settings of all models together
 APART = (
     "replicas",
@@ -162,6 +164,8 @@ def _check(settings: ServeSettings) -> None:
     for name in APART:
         if (value := getattr(settings, name)) != type(settings).model_fields[name].default:
             raise SettingsError(f"{name} is {value}: of several models each has one engine in one server")
+    if settings.compiled_model is not None:
+        raise SettingsError(f"{settings.compiled_model} replaces every model: unset {ARTIFACTS} for several models")
     if settings.multi_model_endpoint and {"model", "models"} & settings.model_fields_set:
         raise SettingsError("multi_model_endpoint starts without a model, and SageMaker names them: leave out MODEL")
 
@@ -175,6 +179,7 @@ def account_apart(make: MakeAccount, config: EngineConfig) -> Account:
     try:
         found = receiver.recv()
     except EOFError as error:
+        process.join()
         raise StartError(f"{config.model_path}: its account failed with exit code {process.exitcode}") from error
     finally:
         process.join()

@@ -24,7 +24,7 @@ from .models import Models
 from .proxy import nothing
 from .server import HttpFront
 
-CARDS, LOADED, ANTHROPIC = "/v1/models/", "/api/ps", "anthropic"
+CARDS, LOADED, ANTHROPIC, LOADING = "/v1/models/", "/api/ps", "anthropic", "/admin/models"
 LISTS = ("/v1/models", "/models", CARDS, "/api/tags", LOADED)
 # Commands of operators for one model; each loaded model gets the others.
 OF_ONE = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
@@ -48,7 +48,7 @@ class ModelFront(HttpFront):
         if describe is not None and (invoked := INVOKED.fullmatch(path)):
             name, request.path, request.target = invoked[1], "/invocations", b"/invocations"
         elif describe is not None and path.startswith("/models"):
-            self._require_key(scope, "/admin/")
+            self._require_key(scope, LOADING)
             await JSONResponse(await sagemaker.answer(models, describe, request))(scope, nothing, send)
             return
         elif request.method == "GET" and (path in LISTS or path.startswith(CARDS)):
@@ -87,7 +87,7 @@ class ModelFront(HttpFront):
     def _require_key(self, scope: Scope, path: str) -> None:
         """Raise Unauthorized or Forbidden for a caller that may not use a path: its model is not there to say so."""
         ring = KeyRing(self._models.keys, Accounts(MonotonicClock()))
-        if ring.asks_clients and path not in self._models.keys.public_paths:
+        if ring.has_keys and (ring.asks_clients or path == LOADING) and path not in self._models.keys.public_paths:
             require(ring.find(given_key(scope)), path)
 
 

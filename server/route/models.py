@@ -53,7 +53,7 @@ class Models:
         self.num_needed = 1  # the first model, for requests that name none; 0: SageMaker says which are loaded
         self.keys = NO_KEYS  # without which nothing is loaded
         self.describe: Describe | None = None  # None: SageMaker adds no models
-        self._changed = asyncio.Event()
+        self._changed, self.adding = asyncio.Event(), asyncio.Lock()
         self._fleet: Fleet  # set by `keep`
 
     @property

@@ -37,12 +37,13 @@ async def _load(models: Models, describe: Describe, body: bytes) -> Model:
     """Load a model. Raises Conflict, InvalidRequest, Unavailable, and StorageFull without room for it."""
     try:
         asked = msgspec.json.decode(body, type=_Load)
-        account = await asyncio.to_thread(describe, asked.model_name, asked.url)
-        if asked.model_name in models.by_name:
-            raise Conflict(f"The model {asked.model_name[:200]!r} is loaded.", "model_name", "already_loaded")
-        if models.room.enter(asked.model_name, account, ()) is None:
-            raise DeviceMemoryError(f"There is no room for {asked.model_name[:200]!r}: {models.room.report()}")
-        model = models.add((asked.model_name,), asked.url, account)
+        async with models.adding:
+            if asked.model_name in models.by_name:
+                raise Conflict(f"The model {asked.model_name[:200]!r} is loaded.", "model_name", "already_loaded")
+            account = await asyncio.to_thread(describe, asked.model_name, asked.url)
+            if models.room.enter(asked.model_name, account, ()) is None:
+                raise DeviceMemoryError(f"There is no room for {asked.model_name[:200]!r}: {models.room.report()}")
+            model = models.add((asked.model_name,), asked.url, account)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"The body needs model_name and url, both text: {error}.") from error
     except (DeviceMemoryError, HostMemoryError) as error:

@@ -14,9 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
+from neuronserve.cli.account import account_of
 from neuronserve.cli.several_models import rows_of
 from neuronserve.server.api.endpoints.models import AnthropicModel, ModelCard
 from neuronserve.server.api.wire.ollama import OllamaModel
+from neuronserve.server.settings.serve import ServeSettings
+from neuronserve.server.settings.sources import load_settings
 from tests.api.serving import (
     Server,
     children,
@@ -30,6 +33,9 @@ from tests.api.serving import (
     write_checkpoint,
 )
 from tests.route.routers import replica_pids
+from tools.random_checkpoint.adapter import adapter_tensors, write_adapter
+from tools.random_checkpoint.writer import Options
+from tools.random_checkpoint.writer import write_checkpoint as write_checkpoint_of
 
 COMPLETIONS = "/v1/completions"
 BODY: dict[str, Any] = {"prompt": "hello", "max_tokens": 100, "ignore_eos": True}
@@ -276,3 +282,27 @@ def test_sagemaker_loads_and_unloads_models(folders: tuple[Path, Path], tmp_path
             assert refused.status_code == 404
         assert load("b", folders[1]).status_code == 200
         assert client.get("/models").json()["models"][0]["modelName"] == "b"
+
+
+@pytest.mark.parametrize("runner", ["generate", "pooling"])
+def test_an_account_is_what_the_engine_enters_in_its_ledger(runner: str, tmp_path: Path, kernel_cache: str) -> None:
+    base, path = tmp_path / "base", tmp_path / "other"
+    write_checkpoint_of("tiny-qwen3", base, Options())
+    write_checkpoint_of("tiny-llama", path, Options())
+    write_adapter(tmp_path / "sql", adapter_tensors(base, 4, seed=1))
+    (tmp_path / "other.yaml").write_text(f"model: {path}\nrunner: {runner}\n")
+    limits = ("--max-num-seqs", "4", "--max-model-len", "64", "--kernel-cache-dir", kernel_cache, "--cpu-threads", "1")
+    own = load_settings(ServeSettings, [str(path), *limits, "--runner", runner])
+    account = account_of(own.engine_config(path))
+    beside = ("--lora-modules", f"sql={tmp_path / 'sql'}", "--models", f"other={tmp_path / 'other.yaml'}")
+    with running_server(base, *limits, *beside, "--data-dir", "", program="neuronserve") as server:
+        kind = {"generate": "completions", "pooling": "embeddings"}[runner]
+        answer = httpx.post(f"{server.url}/v1/{kind}", json={"model": "other", "prompt": "a", "input": "a"})
+        assert answer.json()["model"] == "other"
+        assert post(server, "sql", max_tokens=4).json()["model"] == "sql"
+        listed = httpx.get(f"{server.url}/v1/models").json()["data"]
+        assert [row["id"] for row in listed] == ["fake", "sql", "other"]
+        found = httpx.get(f"{server.url}/inventory?model=other").json()["memory"]
+        core = {use: size for use, size in found["core"].items() if use not in ("budget", "capacity")}
+        assert (sum(core.values()),) == account.cores
+        assert sum(found["host"].values()) <= account.host_bytes
