@@ -286,7 +286,7 @@ class UpdatesDisabled(RequestError):
 
 
 class Conflict(RequestError):
-    """What is running or loaded does not allow it."""
+    """Something that runs, or is loaded, does not allow it."""
 
     status = 409
     code = "conflict"

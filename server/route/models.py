@@ -1,6 +1,6 @@
 """Several models behind one address: each in a server of its own, which starts when it is needed.
 
-Where there is no room, models that nobody uses end first, from the least recently used. A model has one task from its
+Where there is no room, unused models end, from the least recently used. A model has one task from its
 start to its end (`_live`), and each change wakes those that wait for one.
 """
 

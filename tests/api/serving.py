@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -139,7 +140,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     max_model_len = config.max_model_len or MAX_MODEL_LEN
     scheduler = SchedulerConfig.of(config, max_model_len, None)
     file = Path(config.model_path) / "config.json"  # tests of the engine alone have no files
-    model = json.loads(file.read_text()) if file.exists() else {"vocab_size": VOCAB_SIZE}
+    model: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"vocab_size": VOCAB_SIZE}
     info = EngineInfo(
         max_model_len=max_model_len,
         cache=cache,
