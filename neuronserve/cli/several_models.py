@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from neuronserve.server.placement.fit import budget_bytes
 from neuronserve.server.placement.shared_cores import Account, SharedCores
 from neuronserve.server.settings.neuron import ARTIFACTS
 from neuronserve.server.settings.replicas import given, of_replica, router_config
-from neuronserve.server.settings.sources import config_file, runtime_cores
+from neuronserve.server.settings.sources import config_file, runtime_cores, take_cores
 
 if TYPE_CHECKING:
     import socket
@@ -197,5 +196,5 @@ def _send_account(sender: Connection, make: MakeAccount, config: EngineConfig) -
 
 
 def _run_model(cores: str, settings: ServeSettings, model_path: Path, engine: Any, listener: socket.socket) -> None:
-    os.environ["NEURON_RT_VISIBLE_CORES"] = cores
+    take_cores(cores)
     run_replica(settings, model_path, engine, listener)

@@ -26,8 +26,7 @@ from .server import HttpFront
 
 CARDS, LOADED, ANTHROPIC, LOADING = "/v1/models/", "/api/ps", "anthropic", "/admin/models"
 LISTS = ("/v1/models", "/models", CARDS, "/api/tags", LOADED)
-# Commands of operators for one model; each loaded model gets the others.
-OF_ONE = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+OF_ONE = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")  # each loaded model gets operators' other commands
 FOUND_BY_ID = re.compile(r"/v1/(responses/(?!compact$|input_tokens$)|conversations/).+")
 INVOKED = re.compile(r"/models/([^/]+)/invoke")
 _FORM_FIELD = re.compile(

@@ -24,7 +24,6 @@ from .fleet import Fleet
 log = logging.getLogger("neuronserve.route")
 FAILED_S = 10.0  # for which a model that could not be loaded is refused
 TAG = ":latest"  # which Ollama's clients put behind names
-START_S = 0.05  # between two looks at a server that starts
 Describe = Callable[[str, str], Account]  # by a name and a path; raises StartError, takes seconds
 StartModel = Callable[[str, str, socket.socket], BaseProcess]  # a name, on these cores, listening there
 
@@ -170,7 +169,7 @@ class Models:
         keeping = asyncio.create_task(model.children.keep(self._fleet))
         try:
             while not keeping.done() and not self._fleet.at(model.address.name):
-                await asyncio.wait([keeping], timeout=START_S)
+                await asyncio.wait([keeping], timeout=0.05)
             model.is_loaded = not keeping.done()
             if model.is_loaded:
                 log.info("model %s is loaded: %s", model.name, self.room.report())

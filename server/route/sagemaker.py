@@ -1,7 +1,6 @@
-"""SageMaker's contract of containers for multi-model endpoints: load, list, describe and unload models.
+"""SageMaker's contract for multi-model endpoints (docs.aws.amazon.com/sagemaker/latest/dg/mms-container-apis.html).
 
 SageMaker decides what is loaded: after a 507 it unloads another model, and asks again.
-Source: docs.aws.amazon.com/sagemaker/latest/dg/mms-container-apis.html.
 """
 
 from __future__ import annotations

@@ -41,10 +41,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("api_key_file", "admin_api_key", "public_paths", "ssl_ca_certs", "ssl_cert_reqs"),
         *("allow_fault_header", "enable_tokenizer_info_endpoint", "enable_per_request_metrics"),
         *("context_overflow", "enable_auto_tool_choice", "disable_log_stats", "log_stats_interval"),
-        *("max_stored_responses", "trace_dir", "otlp_traces_endpoint", "otlp_traces_protocol"),
+        *("max_stored_responses", "trace_dir", "otlp_traces_endpoint", "otlp_traces_protocol", "multi_model_endpoint"),
         *("allowed_media_hosts", "limit_mm_per_prompt", "mm_processor_kwargs", "max_image_bytes"),
-        *("max_image_pixels", "media_fetch_timeout", "max_audio_bytes", "allow_script"),
-        *("max_model_wait", "multi_model_endpoint"),
+        *("max_image_pixels", "media_fetch_timeout", "max_audio_bytes", "allow_script", "max_model_wait"),
     ),
 }
 HEADINGS = {name: heading for heading, names in GROUPS.items() for name in names}

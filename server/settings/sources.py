@@ -240,6 +240,11 @@ def runtime_cores() -> RuntimeCores:
     return RuntimeCores(visible, count)
 
 
+def take_cores(visible: str) -> None:
+    """Let this process have these NeuronCores, and no others."""
+    os.environ["NEURON_RT_VISIBLE_CORES"] = visible
+
+
 def neuron_variables() -> dict[str, str]:
     """The variables of Neuron's compiler, runtime and libraries; an empty one counts as not set."""
     return {name: value for name, value in os.environ.items() if name.startswith(NEURON_PREFIXES) and value}
