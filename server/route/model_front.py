@@ -69,7 +69,7 @@ class ModelFront(HttpFront):
 
     async def _listed(self, request: Asked, name: str) -> Mapping[str, Any] | None:
         """Return the rows of all models, or the one with a name: their own, and what is known of those not loaded."""
-        is_anthropic = any(header == ANTHROPIC_HEADER.encode() for header, _ in request.headers)
+        anthropics = any(header == ANTHROPIC_HEADER.encode() for header, _ in request.headers)
         key, path = ("models", request.path) if request.path.startswith("/api/") else ("data", "/v1/models")
         rows = list[Mapping[str, Any]]()
         answers = await self._ask_all(replace(request, target=path.encode())) if self.fleet.up else []
@@ -77,10 +77,10 @@ class ModelFront(HttpFront):
         for model in self._models.by_name.values():
             rows += own.get(model.address.name, [])
             if model.address.name not in own and path != LOADED:
-                rows += model.account.rows[ANTHROPIC if is_anthropic else path]
+                rows += model.account.rows[ANTHROPIC if anthropics else path]
         if name:
             return next((row for row in rows if row["id"] == name), None)
-        ends = {"has_more": False, "first_id": rows[0]["id"], "last_id": rows[-1]["id"]} if is_anthropic else {}
+        ends = {"has_more": False, "first_id": rows[0]["id"], "last_id": rows[-1]["id"]} if rows and anthropics else {}
         return {"object": "list", key: rows, **ends}
 
     def _require_key(self, scope: Scope, path: str) -> None:
