@@ -39,6 +39,7 @@ from tools.random_checkpoint.writer import write_checkpoint as write_checkpoint_
 
 COMPLETIONS = "/v1/completions"
 BODY: dict[str, Any] = {"prompt": "hello", "max_tokens": 100, "ignore_eos": True}
+PATIENT = ("--max-model-wait", "600")  # a busy machine loads slowly
 HALF = 10.0  # GiB: the rest of a core has no room for a second such model
 
 
@@ -76,7 +77,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def server(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Both models need all cores, so that one at a time is loaded."""
     data = str(tmp_path_factory.mktemp("data"))
-    beside = ("--models", f"other={folders[1]}", "--tensor-parallel-size", "2", "--data-dir", data)
+    beside = ("--models", f"other={folders[1]}", "--tensor-parallel-size", "2", "--data-dir", data, *PATIENT)
     with running_server(folders[0], *beside) as both:
         yield both
 
@@ -175,7 +176,7 @@ def test_rows_before_a_load_have_the_fields_of_those_after_it() -> None:
 
 def test_models_lie_on_cores_of_their_own_and_end_with_the_server(folders: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(f"model: {folders[1]}\nmax-model-len: 128\n")
-    beside = ("--models", f"other={folders[1]}", f"short={tmp_path / 'own.yaml'}", "--data-dir", "")
+    beside = ("--models", f"other={folders[1]}", f"short={tmp_path / 'own.yaml'}", "--data-dir", "", *PATIENT)
     with running_server(folders[0], *beside) as server:
         assert post(server, "other").status_code == 200
         assert loaded(server) == ["fake", "other"]
@@ -217,7 +218,7 @@ def test_a_model_that_has_no_room_in_time_is_refused_and_may_be_asked_again(
 
 
 def test_without_a_key_nothing_is_loaded_or_listed(folders: tuple[Path, Path]) -> None:
-    beside = ("--models", f"other={folders[1]}", "--tensor-parallel-size", "2", "--api-key", "secret")
+    beside = ("--models", f"other={folders[1]}", "--tensor-parallel-size", "2", "--api-key", "secret", *PATIENT)
     with running_server(folders[0], *beside) as server:
         key = {"authorization": "Bearer secret"}
         body = BODY | {"model": "other"}
@@ -251,7 +252,7 @@ def test_what_can_never_be_served_is_refused_at_the_start(
 
 
 def test_sagemaker_loads_and_unloads_models(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    argv = ("serve", "--multi-model-endpoint", "--tensor-parallel-size", "2", "--port", "0")
+    argv = ("serve", "--multi-model-endpoint", "--tensor-parallel-size", "2", "--port", "0", *PATIENT)
     with running(command(*argv), environment()) as server, httpx.Client(base_url=server.url, timeout=120) as client:
 
         def load(name: str, path: Path) -> httpx.Response:
@@ -295,7 +296,7 @@ def test_an_account_is_what_the_engine_enters_in_its_ledger(runner: str, tmp_pat
     own = load_settings(ServeSettings, [str(path), *limits, "--runner", runner])
     account = account_of(own.engine_config(path))
     beside = ("--lora-modules", f"sql={tmp_path / 'sql'}", "--models", f"other={tmp_path / 'other.yaml'}")
-    with running_server(base, *limits, *beside, "--data-dir", "", program="neuronserve") as server:
+    with running_server(base, *limits, *beside, "--data-dir", "", *PATIENT, program="neuronserve") as server:
         kind = {"generate": "completions", "pooling": "embeddings"}[runner]
         answer = httpx.post(f"{server.url}/v1/{kind}", json={"model": "other", "prompt": "a", "input": "a"})
         assert answer.json()["model"] == "other"
