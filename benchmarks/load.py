@@ -21,6 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from neuronserve.cli import engine_main
+from neuronserve.server.checkpoint.gguf.directory import gguf_directory
+from neuronserve.server.checkpoint.gguf.header import is_gguf
 from neuronserve.server.config import EngineConfig
 from neuronserve.server.errors import StartError
 from neuronserve.server.link.handle import EngineHandle
@@ -63,8 +65,11 @@ class StartFigures:
         return {**asdict(self), **ratios}
 
 
-def measure(config: EngineConfig) -> StartFigures:
-    """Start an engine process, wait until it is ready, measure it, and end it. Raises StartError if it cannot start."""
+def measure(config: EngineConfig, model: Path) -> StartFigures:
+    """Start an engine process, wait until it is ready, measure it, and end it. Raises StartError if it cannot start.
+
+    `model` is what was named: a directory, or the GGUF file that the configured directory stands for.
+    """
     begin = time.perf_counter()
     process = EngineHandle(config, engine_main)
     try:
@@ -75,7 +80,7 @@ def measure(config: EngineConfig) -> StartFigures:
             seconds,
             _status_bytes(folder, "VmHWM"),
             _status_bytes(folder, "VmRSS"),
-            mapped_bytes(folder, Path(config.model_path)),
+            mapped_bytes(folder, model),
             info.host_memory["weights"],
             info.host_memory["kv"],
         )
@@ -101,13 +106,13 @@ def _status_bytes(folder: Path, key: str) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{key}:"))
 
 
-def mapped_bytes(folder: Path, directory: Path) -> int:
-    """Return the bytes of resident pages of files below `directory`, by the smaps file of a folder of /proc."""
-    root, total, is_inside = f"{directory.resolve()}/", 0, False
+def mapped_bytes(folder: Path, model: Path) -> int:
+    """Return the resident bytes of a file, or of those below a directory, by the smaps file of a folder of /proc."""
+    root, total, is_inside = str(model.resolve()), 0, False
     for line in (folder / "smaps").read_text().splitlines():
         fields = line.split(maxsplit=5)
         if not fields[0].endswith(":"):  # the first line of a mapping: addresses, rights, offset, device, inode, path
-            is_inside = len(fields) == 6 and fields[5].startswith(root)
+            is_inside = len(fields) == 6 and f"{fields[5].rstrip()}/".startswith(f"{root}/")
         elif fields[0] == "Rss:" and is_inside:
             total += int(fields[1]) << 10
     return total
@@ -148,7 +153,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             cpu_threads=args.threads or "auto",
             num_gpu_blocks_override=args.num_gpu_blocks_override,
         )
-        loads = [measure(settings.engine_config(args.model)) for _ in range(args.runs)]
+        directory = gguf_directory(args.model, settings.gguf_cache) if is_gguf(args.model) else args.model
+        loads = [measure(settings.engine_config(directory), args.model) for _ in range(args.runs)]
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -160,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description="Seconds and memory of a start.")
-    parser.add_argument("model", type=Path, help="directory of a checkpoint or of a compiled model")
+    parser.add_argument("model", type=Path, help="directory of a checkpoint or of a compiled model, or a GGUF file")
     parser.add_argument("--device", default="inf2.xlarge")
     parser.add_argument("--quantization", default="auto")
     parser.add_argument("--tensor-parallel-size", type=int, default=1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -26,6 +27,7 @@ START_TIMEOUT_S = 300.0  # compiling kernels for a new host takes a minute
 STOP_TIMEOUT_S = 40.0
 NO_KEY = "none"  # for clients that require a key
 LOG_LINES = 20  # of a server that did not start
+REPORT_S = 5.0  # between two lines on stderr about a long start
 _POLL_S = 0.05
 
 
@@ -114,7 +116,10 @@ def replaying(cassette: str | Path, args: Sequence[str] = (), timeout_s: float =
 
 @contextlib.contextmanager
 def running(command: Sequence[str], timeout_s: float = START_TIMEOUT_S) -> Iterator[dict[str, Any]]:
-    """Run a command with `--ready-file` until the block ends. Yields the content of that file. Raises ServerFailed."""
+    """Run a command with `--ready-file` until the block ends. Yields the content of that file. Raises ServerFailed.
+
+    While a long start goes on, as the first one does, which compiles, its last line of log is shown on stderr.
+    """
     with tempfile.TemporaryDirectory(prefix="neuronserve-test-") as directory:
         log, ready = Path(directory) / "server.log", Path(directory) / "ready.json"
         with log.open("wb") as stream:  # a pipe would have to be read all the time
@@ -126,16 +131,24 @@ def running(command: Sequence[str], timeout_s: float = START_TIMEOUT_S) -> Itera
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], ready: Path, log: Path, timeout_s: float) -> dict[str, Any]:
-    deadline = time.monotonic() + timeout_s
+    begin_s = shown_s = time.monotonic()
+    shown = ""
     while not ready.exists():
+        now_s = time.monotonic()
         has_ended = process.poll() is not None
-        if has_ended or time.monotonic() > deadline:
+        if has_ended or now_s > begin_s + timeout_s:
             what = f"ended with code {process.returncode}" if has_ended else f"was not ready in {timeout_s:g} s"
-            last = log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]
-            raise ServerFailed("\n".join([f"the server {what}:", *last]))
+            raise ServerFailed("\n".join([f"the server {what}:", *_last_lines(log, LOG_LINES)]))
+        if now_s >= shown_s + REPORT_S and (line := "".join(_last_lines(log, 1))) != shown:
+            shown_s, shown = now_s, line
+            print(f"neuronserve: {line}", file=sys.stderr, flush=True)
         time.sleep(_POLL_S)
     found: dict[str, Any] = json.loads(ready.read_text("utf-8"))
     return found
+
+
+def _last_lines(log: Path, count: int) -> list[str]:
+    return log.read_text("utf-8", "replace").splitlines()[-count:]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -45,14 +45,22 @@ def neuronserve_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.Tem
         yield server
 
 
-def _started(config: pytest.Config) -> contextlib.AbstractContextManager[Server]:
+@contextlib.contextmanager
+def _started(config: pytest.Config) -> Iterator[Server]:
+    """Run a server. What a long start reports is not captured, or the first test would seem to hang."""
     from neuronserve.testing import running_server  # not before a test needs it
 
     def option(name: str) -> str:
         return str(config.getoption(f"neuronserve_{name}") or config.getini(f"neuronserve_{name}"))
 
     model, device, pace = (option(name) or None for name in ("model", "device", "pace"))
-    return running_server(model, device=device, pace=pace, args=shlex.split(option("args")))
+    capture = config.pluginmanager.getplugin("capturemanager")  # None with -p no:capture
+    with contextlib.ExitStack() as own:
+        with contextlib.nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            server = own.enter_context(
+                running_server(model, device=device, pace=pace, args=shlex.split(option("args")))
+            )
+        yield server
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ...server.cost.bucket_edges import ADDED_TOKENS, BucketEdge, PromptGraphs
@@ -43,6 +43,9 @@ class PlannedLoad:
     buckets: Buckets
     prompts: dict[Stack, tuple[tuple[int, float], ...]]  # compiled lengths, ascending, and shares of the requests
     bands: SpeculativeBands | None = None
+    times: dict[tuple[object, ...], PipelineModel] = field(
+        default_factory=dict, compare=False
+    )  # by what they depend on
 
     @classmethod
     def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> PlannedLoad:
@@ -55,6 +58,15 @@ class PlannedLoad:
         prompts = {stack: _padded(demand, stack, buckets.decode) for stack in options.stacks}
         bands = None if options.speculation is None else SpeculativeBands(options.speculative_method)
         return cls(model, _draft(model, options), options, demand, buckets, prompts, bands)
+
+    def times_on(self, place: Place, tp: int, stages: int, runtime: Runtime) -> PipelineModel:
+        """Return the model's times on a place that holds it; instances with the same chips and links share them."""
+        part = part_of(place)
+        owner = place.name if part.is_user_given or count_of(place) > 1 else part.chip.name
+        key = (owner, part.chip.lnc, part.link, tp, stages, runtime)
+        if key not in self.times:
+            self.times[key] = PipelineModel.of(self.model, place, tp, stages, runtime)
+        return self.times[key]
 
 
 def _padded(demand: Demand, stack: Stack, max_model_len: int) -> tuple[tuple[int, float], ...]:
@@ -102,7 +114,7 @@ class Group:
             lora_rank=options.lora_rank,
             kv_bytes=options.kv_bytes,
         )
-        own = PipelineModel.of(planned.model, place, tp, stages, runtime)
+        own = planned.times_on(place, tp, stages, runtime)
         if speculation is None or planned.bands is None:
             return cls(place, tp, dtype, stages, own, stack)
         method, guesses = speculation.method, speculation.num_tokens

@@ -71,8 +71,9 @@ def running_of(asked: Question, options: PlanOptions, tight_host: str) -> Runnin
 
 def _elsewhere(asked: Question) -> tuple[str, ...]:
     """Return other instances of the chip on which the same graph is reported to run."""
-    others = ((fact.instances, replace(fact, instances=(asked.instance.name,))) for fact in facts())
-    return tuple(dict.fromkeys(name for names, fact in others if names and fact.proves(asked) for name in names))
+    reports = [fact for fact in facts() if fact.kind == "runs" and fact.instances]
+    others = ((fact.instances, replace(fact, instances=(asked.instance.name,))) for fact in reports)
+    return tuple(dict.fromkeys(name for names, fact in others if fact.proves(asked) for name in names))
 
 
 def verdict_on(options: PlanOptions, buckets: Buckets, part: Instance, place: Place) -> Verdict:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
+from ...server.cost.spread import student_p975
 from ...server.errors import SettingsError
 from .options import SimulationOptions
 from .simulator import run_simulation
 
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # as student_p975
 _FORM = re.compile(r"(\d{1,6})/(\d{1,6})")
 # Figures of a report that are sums over requests or replicas; others are means, shares and quantiles.
 SUMS = frozenset(
@@ -69,7 +69,7 @@ class Sample:
         """Return a figure of the whole by those of the slices, with Student's t for how few of all they are."""
         scale = self.num_all if _is_sum(name) else 1
         rest = 1 - self.num_slices / self.num_all
-        quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+        quantile = student_p975(len(values) - 1)
         half = quantile * float(np.std(values, ddof=1)) * (rest / len(values)) ** 0.5
         return Estimate(float(np.mean(values)) * scale, half * scale)
 

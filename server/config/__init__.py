@@ -67,6 +67,7 @@ class CacheConfig:
     max_chunk: int = 512  # tokens of one sequence in one step
     num_states: int = 0  # slots for states of sequences, the null slot included; 0: no layer keeps a state
     snapshot_blocks: int = 32  # blocks between two snapshots of a sequence's state
+    grows: bool = False  # prefixes keep few blocks at first, more where one is computed again
     max_source_len: int = 0  # most positions of an encoder that cross attention reads; 0: there is none
     num_source_blocks: int = 0  # blocks for them, behind the `num_blocks`
 
@@ -101,8 +102,7 @@ class SchedulerConfig:
     @property
     def max_chunk(self) -> int:
         """Largest number of tokens of one sequence in one step."""
-        most = self.max_num_batched_tokens
-        return most if self.max_prompt_chunk is None else min(most, self.max_prompt_chunk)
+        return min(self.max_num_batched_tokens, self.max_prompt_chunk or self.max_num_batched_tokens)
 
 
 @dataclass(frozen=True, slots=True)

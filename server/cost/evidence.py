@@ -7,15 +7,18 @@ the errors of whole series, the near ones first, with the factor of Student's t 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import exp, log, log2, sqrt
+from math import exp, sqrt
 from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .spread import NORMAL_P90, student_p90
 
+Floats = NDArray[np.float64]
 Phase = Literal["decode", "prefill", "encode", "throughput", "itl", "ttft"]  # a step, or a figure under load
 LOAD_FIGURES = ("throughput", "itl", "ttft")
 Provenance = Literal["measured", "interpolated", "formula"]
@@ -136,14 +139,14 @@ class Evidence:
         own = self._of(point.phase)
         if not own:
             return UNKNOWN
-        far = self._distances(point)
+        table, far = self._tables[point.phase], self._distances(point)
         falloff = LOAD_FALLOFF if point.phase in LOAD_FIGURES else FALLOFF
-        half = spread([each.error for each in own], [falloff * each for each in far], [each.series for each in own])
+        half = spread(table.sizes_of_errors, falloff * far, table.series)
         reasons = self.why_outside(point)
-        half *= 1 + WIDENING * max(0.0, min(far) - 1) + UNMEASURED * len(reasons)
-        nearest = own[far.index(min(far))]
-        near = (each for each, apart in zip(own, far, strict=True) if apart < ALIKE)
-        alike = [each for each in near if point.is_like(each.point)]
+        first = int(far.argmin())
+        half *= 1 + WIDENING * max(0.0, float(far[first]) - 1) + UNMEASURED * len(reasons)
+        nearest = own[first]
+        alike = [own[i] for i in np.flatnonzero(far < ALIKE) if point.is_like(own[i].point)]
         provenance: Provenance = "measured" if alike else "formula" if reasons else "interpolated"
         rows = sum(each.num_rows for each in alike) or nearest.num_rows
         return Band(exp(-half), exp(half), provenance, rows, nearest.name)
@@ -151,21 +154,14 @@ class Evidence:
     def _without_series(self, unseen: Series) -> Evidence:
         return Evidence(each for each in self.samples if each.series != unseen)
 
-    def _distances(self, point: Point) -> list[float]:
+    def _distances(self, point: Point) -> Floats:
         """Return the distance of `point` to each sample of its phase; 0 for the same step."""
-        billions, tp, batch, positions = (log2(getattr(point, name)) for name in PER_DOUBLING)
-        by_billions, by_tp, by_batch, by_positions = PER_DOUBLING.values()
-        width, chip, has_experts = log2(point.weight_bytes), point.chip, point.has_experts
-        return [
-            by_billions * abs(one.billions - billions)
-            + by_tp * abs(one.tp - tp)
-            + by_batch * abs(one.batch - batch)
-            + by_positions * abs(one.positions - positions)
-            + OTHER_WEIGHTS * abs(one.width - width)
-            + OTHER_CHIP * (one.chip != chip)
-            + OTHER_EXPERTS * (one.has_experts != has_experts)
-            for one in self._places[point.phase]
-        ]
+        table, sizes = self._tables[point.phase], _sizes([point])
+        apart = np.abs(table.places - sizes)
+        kinds = OTHER_CHIP * (table.chips != point.chip) + OTHER_EXPERTS * (table.has_experts != point.has_experts)
+        doublings = apart[:, :-1] @ np.array(list(PER_DOUBLING.values()))
+        found: Floats = doublings + OTHER_WEIGHTS * (apart[:, -1] != 0) + kinds
+        return found
 
     def _why_outside(self, point: Point) -> tuple[str, ...]:
         """Return the ways in which a step lies outside of the measured steps of its phase."""
@@ -199,62 +195,60 @@ class Evidence:
         return {phase: tuple(each for each in self.samples if each.point.phase == phase) for phase in get_args(Phase)}
 
     @cached_property
-    def _places(self) -> dict[Phase, tuple[_Place, ...]]:
-        return {phase: tuple(_Place.of(each.point) for each in own) for phase, own in self._phases.items()}
+    def _tables(self) -> dict[Phase, _Table]:
+        return {phase: _Table.of(own) for phase, own in self._phases.items() if own}
 
 
-class _Place(NamedTuple):
-    """Coordinates of a sample; sizes are binary logarithms."""
+class _Table(NamedTuple):
+    """The samples of one phase as arrays of one entry each."""
 
-    billions: float
-    tp: float
-    batch: float
-    positions: float
-    width: float
-    chip: str
-    has_experts: bool
+    places: Floats  # [samples, sizes]
+    chips: NDArray[np.str_]
+    has_experts: NDArray[np.bool_]
+    sizes_of_errors: Floats  # absolute logarithms
+    series: NDArray[np.intp]  # the number of each sample's series
 
     @classmethod
-    def of(cls, point: Point) -> _Place:
-        billions, tp, batch, positions, width = map(
-            log2, (point.billions, point.tp, point.batch, point.positions, point.weight_bytes)
+    def of(cls, samples: Sequence[Sample]) -> _Table:
+        points, numbers = [each.point for each in samples], dict[Series, int]()
+        series = [numbers.setdefault(each.series, len(numbers)) for each in samples]
+        return cls(
+            _sizes(points),
+            np.array([each.chip for each in points]),
+            np.array([each.has_experts for each in points]),
+            np.abs(np.log([each.error for each in samples])),
+            np.array(series),
         )
-        return cls(billions, tp, batch, positions, width, point.chip, point.has_experts)
 
 
-def spread(errors: Sequence[float], far: Sequence[float], series: Sequence[Series]) -> float:
+def _sizes(points: Sequence[Point]) -> Floats:
+    """Return binary logarithms of the sizes of PER_DOUBLING, and of the bytes of a weight: [points, sizes]."""
+    rows = [(each.billions, each.tp, each.batch, each.positions, each.weight_bytes) for each in points]
+    found: Floats = np.log2(np.array(rows, np.float64))
+    return found
+
+
+def spread(sizes: Floats, far: Floats, series: NDArray[np.intp]) -> float:
     """Return the logarithm of the factor within which HELD of the errors of unseen series lie.
 
     Args:
-        errors: Measured over predicted.
+        sizes: Absolute logarithms of measured over predicted, [errors].
         far: Distances of their steps, times the falloff.
-        series: Series of each error; the errors of one share its weight.
+        series: Number of each error's series; the errors of one share its weight.
     """
-    sizes, nearest = Counter(series), min(far)
-    weights = [exp(nearest - apart) / sizes[key] for apart, key in zip(far, series, strict=True)]
-    shares: dict[Series, float] = dict.fromkeys(sizes, 0.0)
-    for weight, key in zip(weights, series, strict=True):
-        shares[key] += weight
-    total = sum(weights)
-    count = total**2 / sum(share**2 for share in shares.values())  # of series that weigh alike and would say as much
+    weights = np.exp(far.min() - far) / np.bincount(series)[series]
+    shares = np.bincount(series, weights)
+    count = float(weights.sum() ** 2 / (shares**2).sum())  # of series that weigh alike and would say as much
     few = student_p90(count - 1) / NORMAL_P90 * sqrt(1 + 1 / count)
-    return weighted_quantile([abs(log(error)) for error in errors], weights, HELD) * few
+    return weighted_quantile(sizes, weights, HELD) * few
 
 
-def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
+def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
     """Return the value below which `share` of the weight lies, interpolated between the middles of weights."""
-    pairs = sorted(zip(values, weights, strict=True))
-    aim, below = share * sum(weights), 0.0
-    previous: tuple[float, float] | None = None
-    for value, weight in pairs:
-        middle = below + weight / 2
-        if middle >= aim:
-            if previous is None:
-                return value
-            at, last = previous
-            return last + (value - last) * (aim - at) / (middle - at)
-        previous, below = (middle, value), below + weight
-    return pairs[-1][0]
+    order = np.lexsort((weights, values))
+    sorted_weights = weights[order]
+    middles = np.cumsum(sorted_weights) - sorted_weights / 2
+    return float(np.interp(share * sorted_weights.sum(), middles, values[order]))
 
 
 def _models_of(samples: Iterable[Sample], weight_bytes: float) -> set[str]:

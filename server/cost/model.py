@@ -6,6 +6,7 @@ The runner, pacing, planner and simulator use `CostModel`. Every result states w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import get_args
 
 from ..config.speculation import SpeculationConfig
@@ -150,11 +151,16 @@ class CostModel:
         found = self.calibration.evidence.band(self.point(phase, batch, positions))
         return found.beyond(len(self.unmeasured))
 
-    @property
+    @cached_property
+    def unfitted(self) -> str:
+        """Why the fits saw no layers like some of the model's; empty if they did."""
+        return unfitted(self.step_work.model)
+
+    @cached_property
     def unmeasured(self) -> tuple[str, ...]:
         """Reasons why no measurement supports any step of this model, regardless of batch and length."""
         instance, reasons = self.instance, self.step_work.runtime.unmeasured
-        reasons = tuple(filter(None, (*reasons, unfitted(self.step_work.model))))
+        reasons = tuple(filter(None, (*reasons, self.unfitted)))
         if instance.is_user_given:
             own = f"figures of {instance.name} are from a catalogue file, not from the accelerator that was measured"
             reasons = (own, *reasons)

@@ -17,7 +17,7 @@ from .calibration import Calibration
 from .evidence import Band, Phase
 from .links import far_hop, near_hop
 from .model import CostModel, StepCost
-from .shape import ACTIVATION_BYTES, matrix_billions, unfitted
+from .shape import ACTIVATION_BYTES, matrix_billions
 from .stand_ins import stand_in_band
 from .work import Runtime
 
@@ -63,6 +63,7 @@ class PipelineModel:
         near = near_hop(stages[0])
         self._hops = [near] * (len(stages) - 1)  # after each stage but the last: seconds a byte, and latency in seconds
         self._reason = PIPELINE_REASON if len(stages) > 1 else ""
+        self._bands: dict[tuple[Phase, int, int], Band] = {}
         if isinstance(place, InstanceGroup):
             each = len(stages) // place.count
             self._hops[each - 1 :: each] = [far_hop(stages[0], place)] * (place.count - 1)
@@ -128,9 +129,15 @@ class PipelineModel:
 
     def band(self, phase: Phase, batch: int, positions: int) -> Band:
         """Return the error band of a step: the whole model's, widened because no measurement has stages."""
+        key = (phase, batch, positions)
+        if key not in self._bands:
+            self._bands[key] = self._band(phase, batch, positions)
+        return self._bands[key]
+
+    def _band(self, phase: Phase, batch: int, positions: int) -> Band:
         first = self.stages[0]
         found = first.calibration.evidence.band(replace(first.point(phase, batch, positions), billions=self._billions))
-        reason = unfitted(first.step_work.model)
+        reason = first.unfitted
         found = found.beyond(bool(self._reason) + len(first.unmeasured) - bool(reason))
         if reason:
             found = stand_in_band(found, reason, phase, first.calibration)

@@ -11,6 +11,16 @@ NORMAL_P90 = 1.2816
 # 90th percentile of Student's t with 1, 2, ... degrees of freedom; then nearly NORMAL_P90 + 0.85 / degrees.
 STUDENT_P90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383, 1.372)
 
+# 97.5th percentile with 1, 2, ... degrees; then nearly Abramowitz and Stegun 26.7.5 (0.1 % from the eleventh on).
+STUDENT_P975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+def student_p975(degrees: int) -> float:
+    """Return the 97.5th percentile of Student's t, the half width of an interval of 95 %."""
+    if degrees <= len(STUDENT_P975):
+        return STUDENT_P975[degrees - 1]
+    return 1.9600 + 2.3723 / degrees + 2.8225 / degrees**2
+
 
 def student_p90(degrees: float) -> float:
     """Return the 90th percentile of Student's t, interpolated between whole degrees of freedom; of at least one."""

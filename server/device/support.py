@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -68,9 +68,9 @@ class Fact:
     def applies(self, asked: Question) -> bool:
         """Return whether all conditions hold."""
         return (
-            self.is_about(plain_name(asked.model))
+            self._is_on(asked.instance)
+            and self.is_about(plain_name(asked.model))
             and (not self.billions or billions(asked.model) >= self.billions)
-            and self._is_on(asked.instance)
             and self.holds_in(asked.release)
             and (not self.tp or asked.tp in self.tp)
             and (not self.tp_except or asked.tp not in self.tp_except)
@@ -175,6 +175,7 @@ def last_release(chip: str) -> str:
     )
 
 
+@lru_cache(maxsize=256)
 def plain_name(model: str) -> str:
     """Return the name that patterns are searched in: the last path component, lower case, without -, _ and spaces."""
     return re.sub(r"[-_\s]", "", model.rstrip("/").rpartition("/")[2].lower())

@@ -124,7 +124,7 @@ class ModelRunner:
     def _row_shares(self, program: Program) -> int:
         if not program.is_by_rows or program.weight_bytes > NEAR_WEIGHT_BYTES:
             return 0
-        return row_shares(self._inputs.alone, self._pool.num_threads)
+        return row_shares(self._inputs.alone, self._pool.num_available)
 
     def _prompt_logprobs(self, program: Program, seqs: Sequence[ScheduledSeq]) -> dict[str, tuple[TokenLogprobs, ...]]:
         """Return the log-probabilities of the prompts' tokens in the step that `program` has just computed.

@@ -59,7 +59,10 @@ def _listed(binding: str) -> list[int]:
 
 
 def _by_core(cpus: list[int], root: Path) -> list[int]:
-    """Order CPUs so that the first CPU of each physical core comes before the second CPU of any."""
+    """Order CPUs so that the first CPU of each physical core comes before the second CPU of any.
+
+    Cores of a NUMA node follow each other, so that few threads, or the parts of several engines, stay on one node.
+    """
     taken: dict[str, int] = {}
     index: dict[int, int] = {}  # of a CPU within its core
     for cpu in cpus:
@@ -68,4 +71,14 @@ def _by_core(cpus: list[int], root: Path) -> list[int]:
         except OSError:
             core = str(cpu)  # unknown: assume a core of its own
         index[cpu] = taken[core] = taken.get(core, -1) + 1
-    return sorted(cpus, key=lambda cpu: (index[cpu], cpu))
+    nodes = _nodes(root)
+    return sorted(cpus, key=lambda cpu: (index[cpu], nodes.get(cpu, 0), cpu))
+
+
+def _nodes(root: Path) -> dict[int, int]:
+    """Return the NUMA node of each CPU, as far as the host says. A node without CPUs has memory alone."""
+    lists = {
+        int(file.parent.name.removeprefix("node")): file.read_text().strip()
+        for file in root.glob("sys/devices/system/node/node[0-9]*/cpulist")
+    }
+    return {cpu: node for node, text in lists.items() if text for cpu in _listed(text)}

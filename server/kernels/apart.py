@@ -21,7 +21,7 @@ FUNCTIONS = ("sched_getcpu", "sched_getaffinity", "sched_setaffinity")  # of the
 _GET_CPU, _GET_MASK, _SET_MASK = 0, 8, 16  # offsets of their addresses
 _MASK_BYTES = 128  # room for 1,024 CPUs; a kernel with more refuses the call, and no thread moves
 _STEPS = 64  # number of steps that a thread stays off the other workers' CPUs
-_KEPT, _MASK, _OTHERS = 8, 64, 64 + _MASK_BYTES  # offsets: steps left; allowed CPUs; those without a worker
+KEPT, _MASK, _OTHERS = 8, 64, 64 + _MASK_BYTES  # offsets: steps left; allowed CPUs; those without a worker
 PLACE_BYTES = _OTHERS + _MASK_BYTES  # bytes for each worker: its last CPU, and the fields above
 
 
@@ -49,9 +49,9 @@ def settle(functions, places, stride, worker, workers):  # type: ignore[no-untyp
     note(functions, own)
     if load_i64(own) < 0:  # the system has the function but does not answer
         return
-    steps = load_i64(own + _KEPT)
+    steps = load_i64(own + KEPT)
     if steps > 0:
-        store_i64(own + _KEPT, steps - 1)
+        store_i64(own + KEPT, steps - 1)
         if steps == 1:
             call_function(load_i64(functions + _SET_MASK), 0, _MASK_BYTES, own + _MASK)
     for other in range(workers):
@@ -63,7 +63,7 @@ def settle(functions, places, stride, worker, workers):  # type: ignore[no-untyp
 @inline
 def _leave(functions, places, stride, own, workers):  # type: ignore[no-untyped-def]
     """Keep this thread off the CPUs where workers were last, if it may use any others."""
-    get_mask, is_kept = load_i64(functions + _GET_MASK), load_i64(own + _KEPT) > 0
+    get_mask, is_kept = load_i64(functions + _GET_MASK), load_i64(own + KEPT) > 0
     if not is_kept and call_function(get_mask, 0, _MASK_BYTES, own + _MASK) != 0:
         return
     for at in range(0, _MASK_BYTES, 8):
@@ -78,5 +78,5 @@ def _leave(functions, places, stride, own, workers):  # type: ignore[no-untyped-
     if is_none:
         return
     call_function(load_i64(functions + _SET_MASK), 0, _MASK_BYTES, own + _OTHERS)
-    store_i64(own + _KEPT, _STEPS)
+    store_i64(own + KEPT, _STEPS)
     note(functions, own)

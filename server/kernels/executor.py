@@ -73,6 +73,7 @@ CONTROL = offsets(ControlRecord)
 _SLEEPS = sleep.PLACE_BYTES  # offset of an int64: 1 while the worker sleeps at a barrier
 _NOW = sleep.PLACE_BYTES + 8  # offset of a timespec that the worker uses
 _WHERE = sleep.PLACE_BYTES + 64  # offset of the CPU that the worker is on (apart.py)
+KEPT = _WHERE + apart.KEPT  # offset of the steps for which the worker is kept off other CPUs
 SLOT_BYTES = _WHERE + apart.PLACE_BYTES  # bytes for each worker: its sleeping place, and the fields above
 
 TIMESPEC_BYTES = 16  # int64 seconds, int64 nanoseconds

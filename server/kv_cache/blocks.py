@@ -13,6 +13,8 @@ from .hashing import Blob
 from .tiers import Tiers
 
 NULL_BLOCK = 0
+FIRST_SHARE = 8  # one block in so many is for prefixes at first
+GROWTH = 8  # further blocks for prefixes, for each that was evicted and computed again
 
 
 class Observer(Protocol):
@@ -32,11 +34,18 @@ class BlockPool:
     """Blocks 0 .. num_blocks - 1 with reference counts, and a free list in order of eviction.
 
     The free list is doubly linked through arrays, so a block that a prefix hit revives leaves its middle in O(1).
-    Free blocks without a digest come first; those with one follow, the least recently freed first.
+    Free blocks without a digest come first: used ones, the last freed first, then unused ones by address, whose memory
+    the host has not given yet. Those with a digest follow, the least recently freed first.
+
+    When about `num_kept` free blocks hold prefixes, the oldest of them is evicted before an unused block is taken. If
+    that prefix is computed again, `num_kept` grows: so prefixes take memory only where they are asked for again.
     """
 
-    def __init__(self, num_blocks: int, tiers: Tiers | None = None) -> None:
-        """Make a pool. Blocks that become both held and cached are offered to `tiers`, as are those it evicts."""
+    def __init__(self, num_blocks: int, tiers: Tiers | None = None, grows: bool = False) -> None:
+        """Make a pool. Blocks that become both held and cached are offered to `tiers`, as are those it evicts.
+
+        One that `grows` starts with few blocks for prefixes; else they keep all.
+        """
         if num_blocks < 2:
             raise ValueError(f"a KV cache needs the null block and at least one more, not {num_blocks} blocks")
         self.num_blocks, self.tiers = num_blocks, tiers
@@ -48,27 +57,42 @@ class BlockPool:
         self._texts = [b""] * num_blocks  # of each cached block: its token ids
         self.parts: set[int] = set()  # cached blocks that are not whole, which tiers do not copy
         self.num_gains = 0  # releases and namings; while it does not change, a refused allocation stays refused
+        self.num_kept = num_blocks // FIRST_SHARE if grows else num_blocks
+        self.num_used = 0  # blocks that were taken at least once: 1 .. num_used
+        self._missed: dict[bytes, None] = {}  # digests evicted while there were unused blocks, oldest first
         self._next: list[int] = [*range(1, num_blocks), NULL_BLOCK]
         self._prev: list[int] = [num_blocks - 1, *range(num_blocks - 1)]
 
     def free_blocks(self) -> Iterator[int]:
-        """Yield the free blocks in the order in which they are handed out."""
+        """Yield the free blocks in the order of the list, in which they are handed out unless the pool `grows`."""
         block = self._next[NULL_BLOCK]
         while block != NULL_BLOCK:
             yield block
             block = self._next[block]
 
     def take(self) -> int:
-        """Allocate the first free block with one holder; evict the prefix cached in it."""
-        after = self._next
-        block = after[NULL_BLOCK]
+        """Allocate a free block with one holder; evict the prefix cached in it."""
+        block = self._next[NULL_BLOCK]
         assert block != NULL_BLOCK, "no free block: the caller must look at num_free first"
-        after[NULL_BLOCK] = after[block]
-        self._prev[after[block]] = NULL_BLOCK
-        self.num_free -= 1
+        if block == self.num_used + 1:
+            block = self._instead_of_unused(block)
+        self._unlink(block)
         self.evict(block)
         self.ref_counts[block] = 1
         return block
+
+    def _instead_of_unused(self, unused: int) -> int:
+        """Return the used block that is taken before an `unused` one; that one if prefixes may keep all others."""
+        oldest = self._next[self.num_blocks - 1]  # the unused blocks are in a row, up to the last one
+        num_held = self.num_blocks - 1 - self.num_free  # about as many cached blocks are not free
+        if oldest == NULL_BLOCK or (self.digests[oldest] and len(self.cached) - num_held <= self.num_kept):
+            self.num_used = unused
+            return unused
+        if (digest := self.digests[oldest]) is not None:
+            self._missed[digest] = None
+            if len(self._missed) > self.num_blocks:
+                del self._missed[next(iter(self._missed))]
+        return oldest
 
     def hold(self, block: int) -> None:
         """Add one holder to `block`, which may be free."""
@@ -98,6 +122,9 @@ class BlockPool:
             self.digests[block], self._texts[block] = digest, blob.text
             self.cached[digest] = block
             self.num_gains += 1
+            if digest in self._missed:
+                del self._missed[digest]
+                self.num_kept += GROWTH
             if not blob.is_whole:
                 self.parts.add(block)
             for each in self.observers:
@@ -124,6 +151,7 @@ class BlockPool:
     def forget_all(self) -> None:
         """Forget every digest and copy."""
         self.cached.clear()
+        self._missed.clear()
         self.digests = [None] * self.num_blocks
         self.parts.clear()
         if self.tiers is not None:

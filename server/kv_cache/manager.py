@@ -37,7 +37,7 @@ class KVCacheManager:
         """`tiers` have copies of blocks, `states` those of states; without `copy`, only whole blocks are shared."""
         self.config = config
         has_prefixes = config.enable_prefix_caching
-        self.pool = BlockPool(config.num_blocks, tiers if has_prefixes else None)
+        self.pool = BlockPool(config.num_blocks, tiers if has_prefixes else None, config.grows)
         slots = config.num_states, config.block_size, config.snapshot_blocks, has_prefixes, states
         self.states = StateSlots(*slots) if config.num_states else None
         self.prefix_queries = 0  # prompt tokens looked up since start

@@ -66,21 +66,16 @@ class KVGroups:
         def num_slots(layers: dict[AttentionSpan, list[int]]) -> dict[AttentionSpan, int]:
             return {span: len(set(_slots(each, kinds))) for span, each in layers.items()}
 
-        def slot_blocks(layers: dict[AttentionSpan, list[int]], size: int) -> int:
+        def slot_blocks(slots: dict[AttentionSpan, int], size: int) -> int:
             """Return the blocks of one slot that the sequence holds, to which its bytes are proportional."""
-            held = (
-                (num, span.most_blocks(max_model_len, block_size, chunk)) for span, num in num_slots(layers).items()
-            )
+            held = ((num, span.most_blocks(max_model_len, block_size, chunk)) for span, num in slots.items())
             return size * sum(-(-num // size) * blocks for num, blocks in held)
 
-        most = sum(num_slots(together).values())
-        sizes = [
-            size
-            for size in range(most, 0, -1)
-            if sum(-(-num // size) for num in num_slots(layers).values()) <= MAX_GROUPS
-        ]
-        best = min(sizes, key=lambda size: slot_blocks(layers, size))
-        if slot_blocks(layers, best) > (1 - LEAST_SAVING) * slot_blocks(together, most):
+        slots, slots_together = num_slots(layers), num_slots(together)
+        most = sum(slots_together.values())
+        sizes = [size for size in range(most, 0, -1) if sum(-(-num // size) for num in slots.values()) <= MAX_GROUPS]
+        best = min(sizes, key=lambda size: slot_blocks(slots, size))
+        if slot_blocks(slots, best) > (1 - LEAST_SAVING) * slot_blocks(slots_together, most):
             layers, best = together, most
         spans, places = _places(layers, best, kinds)
         sources = [each.kv_source if isinstance(each, AttentionSpec) else None for each in mixers]
@@ -108,11 +103,14 @@ class KVGroups:
         own = sum(span.most_blocks(num_tokens, self.block_size, chunk) for span in self.spans)
         return own + self.num_source_blocks
 
-    def cache(self, num_blocks: int, enable_prefix_caching: bool, num_states: int = 0) -> CacheConfig:
+    def cache(
+        self, num_blocks: int, enable_prefix_caching: bool, num_states: int = 0, grows: bool = False
+    ) -> CacheConfig:
         """Return the configuration of an engine's KV cache. Encodings get the share that the longest sequence has."""
         encodings = num_blocks * self.num_source_blocks // (self.blocks_of(self.max_model_len) + 1)
         sizes = num_blocks - encodings, self.block_size, enable_prefix_caching, self.spans, self.chunk, num_states
-        return CacheConfig(*sizes, max_source_len=self.max_source_len, num_source_blocks=encodings)
+        longest = self.max_source_len
+        return CacheConfig(*sizes, grows=grows, max_source_len=longest, num_source_blocks=encodings)
 
 
 def _slots(layers: Sequence[int], kinds: Mapping[int, Kind]) -> list[tuple[Kind, int]]:

@@ -15,7 +15,7 @@ from tests.api.serving import ROOT, Server, running_server
 from tests.console.browsing import ADMIN, IN_BROWSER, KEY, Page, go, go_with_key, say
 
 AXE = Path(os.environ.get("AXE_JS", ROOT / ".venv/ui/node_modules/axe-core/axe.min.js"))
-PAGES = ("playground", "device", "cost", "requests", "planner")
+PAGES = ("device", "playground", "cost", "requests", "planner")
 pytestmark = IN_BROWSER
 
 
@@ -166,7 +166,7 @@ def test_keys_alone_reach_everything(page: Page, echo: Server) -> None:
     go(page, echo, "device")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
-    for _ in range(2):
+    for _ in range(3):
         page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Playground"
     page.keyboard.press("Enter")
@@ -193,8 +193,8 @@ def test_a_server_that_dies_and_comes_back_is_found_again(page: Page, echo_check
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize("width", [360, 390])
-def test_narrow_screens_scroll_one_way_only(page: Page, echo: Server, name: str, width: int) -> None:
+@pytest.mark.parametrize("width", [360, 390, 800, 1100, 1280])
+def test_screens_scroll_one_way_only(page: Page, echo: Server, name: str, width: int) -> None:
     body = {"messages": [{"role": "user", "content": "for the table"}], "max_tokens": 8}
     httpx.post(f"{echo.url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
     page.set_viewport_size({"width": width, "height": 740})

@@ -206,13 +206,12 @@ def test_no_sample_is_a_guess_that_says_so(phase: Phase) -> None:
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=30), st.floats(0.01, 0.99))
 def test_a_quantile_is_between_the_least_and_the_most(values: list[float], share: float) -> None:
-    found = weighted_quantile(values, [1.0] * len(values), share)
+    found = weighted_quantile(np.array(values), np.ones(len(values)), share)
     assert min(values) <= found <= max(values)
 
 
 def test_weights_move_a_quantile() -> None:
-    values = [1.0, 2.0, 3.0]
-    assert weighted_quantile(values, [1, 1, 1], 0.5) == 2.0
-    assert weighted_quantile(values, [10, 1, 1], 0.5) < 1.5
-    many = list(np.linspace(0, 1, 1001))
-    assert weighted_quantile(many, [1.0] * 1001, 0.9) == pytest.approx(0.9, abs=0.01)
+    values = np.array([1.0, 2.0, 3.0])
+    assert weighted_quantile(values, np.array([1.0, 1.0, 1.0]), 0.5) == 2.0
+    assert weighted_quantile(values, np.array([10.0, 1.0, 1.0]), 0.5) < 1.5
+    assert weighted_quantile(np.linspace(0, 1, 1001), np.ones(1001), 0.9) == pytest.approx(0.9, abs=0.01)

@@ -48,6 +48,15 @@ def test_cores_come_before_their_second_threads_among_those_allowed(
     assert choose_cpus("auto", 4, eight / "nowhere") == (1, 3, 5, 6)
 
 
+def test_cores_of_one_node_follow_each_other(eight: Path) -> None:
+    for node, cpus in ((0, "0,2,4,6"), (1, "1,3,5,7"), (2, "")):  # as on some hosts of two sockets; 2 is memory alone
+        folder = eight / f"sys/devices/system/node/node{node}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(f"{cpus}\n")
+    assert choose_cpus("auto", 8, eight) == (0, 2, 1, 3, 4, 6, 5, 7)
+    assert choose_cpus("auto", 2, eight) == (0, 2)
+
+
 @pytest.mark.parametrize(
     ("binding", "words"),
     [

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
+
 import numpy as np
 import pytest
 
 from neuronserve.server.host.address_map import ADDRESSES
+from neuronserve.server.host.cpu_watch import CpuWatch
 from neuronserve.server.kernels import executor
 from neuronserve.server.kernels.isa.jit import kernel, share_begin
 from neuronserve.server.kernels.isa.memory import load_i64, store_i64
@@ -47,6 +51,40 @@ def test_programs_may_run_on_some_of_the_workers_only() -> None:
     pool.run(program, 0)
     assert value.tolist() == [INSTRUCTIONS] * 4 + [0] * 4
     pool.close()
+
+
+class Cpus(CpuWatch):
+    """CPUs that a test takes away at once."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        super().__init__(count, count=lambda: self.left)
+
+    def look(self, now_s: float) -> bool:
+        del now_s
+        return super().look(math.inf)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be moved")
+def test_programs_run_on_as_many_workers_as_there_are_cpus() -> None:
+    value, cpus = np.zeros(8, np.int64), Cpus(4)
+    ADDRESSES.register("value", value)
+    program = Program("count", value)
+    program.add("add", add_one, [(value.ctypes.data,)])
+    pool, before = WorkerPool(4, watch=cpus), os.sched_getaffinity(0)
+    try:
+        for left, wanted, workers in [(4, 4, 4), (2, 4, 2), (2, 1, 1), (1, 3, 1), (3, 4, 3), (4, 4, 4), (1, 4, 1)]:
+            os.sched_setaffinity(0, {min(before)} if left < 4 else before)
+            value[:], cpus.left = 0, left
+            with pool.only(wanted):
+                pool.run(program, 0)
+            assert value.tolist() == [1] * workers + [0] * (8 - workers)
+            for thread in pool._threads:  # it may use no more than the caller may
+                assert os.sched_getaffinity(thread.native_id or 0) <= os.sched_getaffinity(0)
+    finally:
+        os.sched_setaffinity(0, before)
+        pool.close()  # ends those too that did not run the last program
+    assert not any(thread.is_alive() for thread in pool._threads)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])

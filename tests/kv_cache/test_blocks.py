@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from neuronserve.server.kv_cache.blocks import NULL_BLOCK, BlockPool
+from neuronserve.server.kv_cache.blocks import FIRST_SHARE, NULL_BLOCK, BlockPool
 from neuronserve.server.kv_cache.hashing import Blob
 
 
@@ -94,3 +96,60 @@ def test_gains_are_counted_when_a_block_is_let_go_of_or_named_and_not_when_one_i
     pool.release(block)
     pool.release(block)
     assert pool.num_gains == 3
+
+
+def computed(pool: BlockPool, digest: bytes) -> None:
+    """Cache a block of a sequence that ends at once."""
+    pool.release(named(pool, digest))
+
+
+def test_prefixes_that_nobody_asks_for_again_take_no_further_blocks() -> None:
+    pool = BlockPool(161, grows=True)
+    for i in range(1000):
+        computed(pool, b"%d" % i)
+    assert pool.num_used == pool.num_kept + 1 == 161 // FIRST_SHARE + 1
+    assert list(pool.cached) == [b"%d" % i for i in range(1000 - pool.num_used, 1000)]  # the youngest
+
+
+def test_prefixes_that_are_computed_again_get_blocks_until_all_stay() -> None:
+    pool, prompts, counts = BlockPool(161, grows=True), [b"%d" % i for i in range(100)], list[int]()
+    for _ in range(4):
+        missing = [each for each in prompts if each not in pool.cached]
+        for each in missing:
+            computed(pool, each)
+        counts.append(len(missing))
+    assert counts[0] == 100
+    assert 0 < counts[1] <= 100
+    assert counts[3] == 0
+    assert pool.num_used <= 100
+
+
+def test_blocks_in_use_do_not_count_as_kept() -> None:
+    pool = BlockPool(161, grows=True)
+    held = [named(pool, b"%d" % i) for i in range(100)]
+    assert held == [*range(1, 101)]  # by address
+    for block in held[:50]:
+        pool.release(block)
+    assert pool.take() == held[0]  # 50 are more than may be kept
+
+
+def test_forgotten_prefixes_leave_their_blocks_to_the_next_sequences() -> None:
+    pool = BlockPool(161, grows=True)
+    for i in range(20):
+        computed(pool, b"%d" % i)
+    pool.forget_all()
+    assert {pool.take() for _ in range(20)} == {*range(1, 21)}
+    assert pool.take() == 21
+
+
+@given(st.lists(st.integers(0, 40), max_size=200), st.integers(2, 30))
+def test_a_pool_that_grows_hands_out_every_block_and_each_once(digests: list[int], num_blocks: int) -> None:
+    pool = BlockPool(num_blocks, grows=True)
+    for each in digests:
+        if (digest := b"%d" % each) in pool.cached:
+            block = pool.cached[digest]
+            pool.hold(block)
+            pool.release(block)
+        else:
+            computed(pool, digest)
+    assert sorted(pool.take() for _ in range(num_blocks - 1)) == [*range(1, num_blocks)]

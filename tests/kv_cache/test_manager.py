@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,7 @@ class Books(RuleBasedStateMachine):
 
     groups: tuple[AttentionSpan, ...] = (FULL,)
     num_blocks = 9
+    grows = False
     tiers = 4, 6
 
     def __init__(self) -> None:
@@ -106,7 +108,7 @@ class Books(RuleBasedStateMachine):
         self.written: dict[int, Written] = {}  # by block
         contents = Contents(self.written)
         self.tested = TestedTiers(contents, BLOCK, self.tiers, num_mirrors=2)
-        config = manager(self.num_blocks, *self.groups).config
+        config = dataclasses.replace(manager(self.num_blocks, *self.groups).config, grows=self.grows)
         self.cache = KVCacheManager(config, self.tested.tiers, copy=contents.copy)
         self.log, self.followed = self.cache.follow(), set[tuple[str, int, int]]()
         self.published = set[tuple[str, int, int]]()  # all that was on the device some time
@@ -277,10 +279,11 @@ class AlternatingBooks(Books):
 
 
 class ChunkedBooks(Books):
-    """Chunks beside full attention."""
+    """Chunks beside full attention, and prefixes that are evicted while there are unused blocks."""
 
     groups = (FULL, AttentionSpan(6, is_chunked=True))
     num_blocks = 17
+    grows = True
 
 
 for _each in (SlidingBooks, AlternatingBooks, ChunkedBooks):

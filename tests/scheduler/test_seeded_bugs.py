@@ -39,6 +39,7 @@ from neuronserve.server.scheduler.service import ServicePolicy
 from neuronserve.server.scheduler.speculative import SpeculativeScheduler
 from neuronserve.server.scheduler.step import StepDraft
 from neuronserve.server.scheduler.turns import Turns
+from tests.kv_cache import test_blocks as blocks
 from tests.kv_cache import test_hashing as hashing
 from tests.kv_cache import test_manager as books
 from tests.kv_cache import test_state_slots as slots
@@ -66,6 +67,7 @@ FEW = settings(LIMITS, max_examples=50)
 TOKENS = whole.test_every_request_ends_once_with_the_tokens_of_a_model_without_a_cache
 HITS = whole.test_a_hit_is_the_longest_prefix_ever_computed
 DIGESTS = hashing.test_digests_are_equal_exactly_where_salt_adapter_and_whole_prefix_are
+GROWING = blocks.test_a_pool_that_grows_hands_out_every_block_and_each_once
 SHARED = books.test_a_table_that_shares_what_it_sees_still_gets_a_block_for_each_that_it_gives_back
 ROWS = slots.test_a_row_of_drafts_goes_on_from_the_last_accepted_token
 TENANTS = fairness.test_two_that_always_wait_get_the_same_but_for_what_runs
@@ -140,6 +142,8 @@ BUGS = (
     Bug("a hit leaves its block in the free list", BlockPool.hold, "self._unlink(block)", "pass", books.Books),
     Bug("named blocks are reused first", BlockPool.release,
         "self._prev[NULL_BLOCK], block", "NULL_BLOCK, block", books.Books),
+    Bug("the end of the free list is handed out", BlockPool._instead_of_unused,
+        "oldest == NULL_BLOCK or ", "", GROWING),
     Bug("a window's block is not given back", KVCacheManager.drop,
         "self._release(group, table[i])", "pass", books.SlidingBooks),
     Bug("a window's block is given back too early", KVCacheManager._num_behind,

@@ -63,8 +63,11 @@ def seen(project: pytest.Pytester) -> dict[str, int]:
 
 
 def test_a_session_has_one_server_beside_a_package_of_the_same_name(project: pytest.Pytester) -> None:
+    project.makeconftest("def pytest_runtest_setup():\n    import neuronserve.testing as it\n    it.REPORT_S = 0\n")
     project.makepyfile(test_a=USES, test_b=USES)
-    project.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+    run = project.runpytest_subprocess("-p", "no:cacheprovider")
+    run.assert_outcomes(passed=2)
+    run.stderr.fnmatch_lines("neuronserve: * INFO *")  # the start is shown, though pytest captures
     pids = seen(project)
     assert len(pids) == 2
     (pid,) = set(pids.values())

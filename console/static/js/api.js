@@ -23,13 +23,13 @@ export class ApiError extends Error {
 export const isKeyRefused = (status) => status === 401 || status === 403;
 
 /** The answer to a request that succeeded. Throws ApiError; a wrong key is also reported to `onKeyNeeded`. */
-export async function ask(path, { body, headers = {}, signal, isAdmin = false } = {}) {
+export async function ask(path, { body, text = body && JSON.stringify(body), headers = {}, signal, isAdmin = false } = {}) {
   const key = (isAdmin && keys.getAdmin()) || keys.get();
-  const init = { method: body === undefined ? "GET" : "POST", headers: { ...headers }, signal, cache: "no-store" };
+  const init = { method: text === undefined ? "GET" : "POST", headers: { ...headers }, signal, cache: "no-store" };
   if (key) init.headers.Authorization = `Bearer ${key}`;
-  if (body !== undefined) {
+  if (text !== undefined) {
     init.headers["Content-Type"] = "application/json";
-    init.body = JSON.stringify(body);
+    init.body = text;
   }
   let answer;
   try {
@@ -47,8 +47,8 @@ export async function ask(path, { body, headers = {}, signal, isAdmin = false } 
 /** Who is told that the server wants a key. */
 export const keyNeeded = { listeners: new Set() };
 
-/** The JSON payloads of an event stream, one after the other. */
-export async function* eventsOf(answer) {
+/** The JSON payloads of an event stream, one after the other; `comment` is called with the lines of comments between. */
+export async function* eventsOf(answer, comment = () => {}) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
@@ -58,6 +58,7 @@ export async function* eventsOf(answer) {
       const lines = (rest + value).split("\n");
       rest = lines.pop();
       for (const line of lines) {
+        if (line.startsWith(":")) comment(line);
         if (!line.startsWith("data: ")) continue;
         const data = line.slice(6);
         if (data === "[DONE]") return;

@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { count, plural } from "./format.js";
 import { useLive } from "./live.js";
-import { colour } from "./theme.js";
+import { colour, isDark } from "./theme.js";
 
 const [FREE, CACHED, SHARED, FIRST_OWNER] = [0, 1, 2, 3];
 const MAX_HEIGHT = 260;
@@ -86,7 +86,7 @@ function draw(canvas, map, total) {
   const pen = canvas.getContext("2d");
   pen.scale(scale, scale);
   const plain = [colour("block-free"), colour("block-cached"), colour("block-shared")];
-  const light = colour("block-lightness");
+  const light = isDark() ? "60%" : "48%";
   const gap = size > 5 ? 1 : 0;
   let block = 0;
   for (const [length, owner] of map.runs) {

@@ -11,15 +11,18 @@ import { Planner } from "./planner.js";
 import { ThemeButton, applyTheme } from "./theme.js";
 
 const PAGES = {
-  playground: ["Playground", Playground],
   device: ["Device", Device],
+  playground: ["Playground", Playground],
   cost: ["Cost", Cost],
   requests: ["Requests", Requests],
   planner: ["Planner", Planner],
 };
 const STATUS = { connecting: "connecting", lost: "not reachable, trying again", refused: "needs a key" };
 
-const pageOf = (hash) => (hash.slice(2).split("?")[0] in PAGES ? hash.slice(2).split("?")[0] : "playground");
+const pageOf = (hash) => {
+  const name = hash.slice(2).split("?")[0];
+  return name in PAGES ? name : "device";
+};
 
 function useHash() {
   const [hash, setHash] = useState(location.hash);
@@ -47,7 +50,7 @@ function Console() {
   return html`
     <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>Skip to the page</a>
     <header class="top">
-      <a class="brand" href="#/playground"><img src="/static/icon.svg" alt="" width="24" height="24" />neuronserve</a>
+      <a class="brand" href="#/device"><img src="/static/icon.svg" alt="" width="24" height="24" />neuronserve</a>
       <nav aria-label="Pages">
         ${Object.entries(PAGES).map(
           ([name, [label]]) =>

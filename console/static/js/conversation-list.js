@@ -7,6 +7,8 @@ import { exported } from "./exchange.js";
 import { download } from "./files.js";
 import { plural } from "./format.js";
 
+const NARROW = matchMedia("(max-width: 60rem)"); // there the list is folded
+
 const write = (conversations) => download(new Blob([exported(conversations)], { type: "application/json" }), "conversations.json");
 
 export function ConversationList() {
@@ -24,7 +26,8 @@ export function ConversationList() {
     file.current.value = "";
   };
   return html`
-    <aside class="conversations" aria-label="Conversations">
+    <aside aria-label="Conversations"><details class="conversations" open=${!NARROW.matches}>
+      <summary>Conversations</summary><div>
       <button onClick=${begin}>New conversation</button>
       <label>Search<input type="search" value=${query} onInput=${(event) => setQuery(event.target.value)} /></label>
       <ul>${found.map((each) => html`<${Entry} key=${each.id} conversation=${each} />`)}</ul>
@@ -36,7 +39,7 @@ export function ConversationList() {
       </div>
       <p class="dim small" role="status">${news}</p>
       <p class="fault small" role="alert">${kept.fault}</p>
-    </aside>
+    </div></details></aside>
   `;
 }
 

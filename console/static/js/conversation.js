@@ -1,6 +1,7 @@
 // A conversation with the model: the request that it makes, and what comes back. Draws nothing.
 
-import { ask, eventsOf } from "./api.js";
+import { ApiError, ask, eventsOf } from "./api.js";
+import { HEADER, note, requestOf } from "./resume.js";
 
 /** A name that no other message or conversation has. (`crypto.randomUUID` needs HTTPS.) */
 export const newId = () => Array.from(crypto.getRandomValues(new Uint32Array(3)), (word) => word.toString(36)).join("");
@@ -95,24 +96,28 @@ function wireMessage({ role, content, tool_calls, tool_call_id }) {
   return { role, content: content || null, tool_calls: tool_calls.map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } })) };
 }
 
-/** Have the answer to `body` streamed into `answer`, an assistant's message; `changed` is called as it grows. */
-export async function stream(body, answer, changed, signal) {
-  const begin = performance.now();
-  const response = await ask("/v1/chat/completions", { body, signal, headers: { "X-Neuronserve-Usage": "true" } });
-  answer.requestId = response.headers.get("x-request-id");
-  for await (const chunk of eventsOf(response)) {
+/** Have what is missing of `answer`, an assistant's message, streamed into it; `changed` is called as it grows. */
+export async function stream(answer, changed, signal) {
+  const { resume, elapsed_s = 0 } = answer;
+  const start = performance.now();
+  const { headers, text } = requestOf(resume);
+  const response = await ask("/v1/chat/completions", { text, signal, headers: { ...headers, "X-Neuronserve-Usage": "true" } });
+  resume.fingerprint = response.headers.get(HEADER) ?? "";
+  for await (const chunk of eventsOf(response, (line) => note(resume, line))) {
+    resume.num_events++;
     answer.model = chunk.model;
     const choice = chunk.choices[0];
     if (choice) {
-      answer.ttft_s ??= (performance.now() - begin) / 1e3;
+      answer.ttft_s ??= (performance.now() - start) / 1e3;
       takeDelta(answer, choice.delta);
       answer.logprobs = [...(answer.logprobs ?? []), ...(choice.logprobs?.content ?? [])];
       answer.finish = choice.finish_reason ?? answer.finish;
     }
     if (chunk.usage) answer.usage = chunk.usage;
-    answer.elapsed_s = (performance.now() - begin) / 1e3;
+    answer.elapsed_s = elapsed_s + (performance.now() - start) / 1e3;
     changed();
   }
+  if (!answer.finish) throw new ApiError(0, "The stream ended before the answer.");
 }
 
 function takeDelta(answer, delta) {

@@ -3,6 +3,7 @@
 import { useEffect, useState } from "../vendor/htm-preact.js";
 import { DEFAULTS, newId } from "./conversation.js";
 import { imported } from "./exchange.js";
+import { canGoOn } from "./resume.js";
 
 const TABLE = "conversations";
 const OPEN = "neuronserve-conversation";
@@ -14,6 +15,7 @@ export const kept = {
   current: blank(DEFAULTS),
   running: new Map(), // what stops the answer of a conversation, by its id
   drafts: new Map(), // messages that are not sent yet, by the conversation's id
+  news: "", // of the answers, for screen readers
   fault: "", // why conversations are not kept
 };
 
@@ -64,7 +66,7 @@ async function load() {
   }
   await store(async () => {
     const found = await result(table("readonly").getAll());
-    found.forEach(endAnswers);
+    found.forEach(mend);
     kept.all = [...kept.all, ...found].sort((one, other) => other.changed_ms - one.changed_ms);
     const isUnused = !kept.current.messages.length && !kept.drafts.get(kept.current.id);
     const last = kept.all.find((each) => each.id === localStorage.getItem(OPEN)) ?? kept.all[0];
@@ -72,11 +74,14 @@ async function load() {
   });
 }
 
-/** Answers that were being written when their page was closed end where they are. */
-function endAnswers(conversation) {
+/** Answers that were being written when their page was closed end where they are, unless the server can go on with them. */
+function mend(conversation) {
   conversation.settings = { ...DEFAULTS, ...conversation.settings };
-  for (const each of conversation.messages) if (each.role === "assistant") each.finish ??= "interrupted";
+  for (const each of conversation.messages) if (each.role === "assistant" && !canGoOn(each)) each.finish ??= "interrupted";
 }
+
+/** The conversation as it is kept now: another tab may have changed it. */
+export const fresh = (conversation) => (database ? result(table("readonly").get(conversation.id)) : undefined);
 
 /** Keep `conversation` as it is now, unless it is empty or was deleted. */
 export async function save(conversation) {
@@ -115,7 +120,7 @@ export async function take(text) {
       removed.add(old);
       kept.running.get(old.id)?.abort();
     }
-    endAnswers(conversation);
+    mend(conversation);
     kept.all = [conversation, ...kept.all.filter((each) => each !== old)];
     if (kept.current === old || !kept.current.messages.length) kept.current = conversation;
   }
@@ -124,5 +129,4 @@ export async function take(text) {
   return taken.length;
 }
 
-addEventListener("pagehide", () => kept.running.forEach((stopping) => stopping.abort())); // or their end would be kept as an error
-load();
+export const loaded = load();

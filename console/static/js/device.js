@@ -16,13 +16,13 @@ export function Device() {
   return html`
     <h1>${part.name} <span class="dim">emulated: ${plural(part.num_chips, "chip")} ${part.chip}, ${plural(part.num_chips * part.cores_per_chip, part.core_name.includes("Core") ? "core" : "unit")}${part.lnc > 1 ? `, LNC ${part.lnc}` : ""}</span></h1>
     <section class="tiles" aria-label="Queue and batch">
-      <${Tile} name="running" value=${count(sum("num_running"))} />
-      <${Tile} name="waiting" value=${count(Math.max(sum("num_waiting"), sum("open") - sum("num_running")))} />
-      <${Tile} name="prompt tokens/s" value=${count(total(rates, "prefill_tokens_s"))} />
-      <${Tile} name="output tokens/s" value=${count(total(rates, "decode_tokens_s"))} />
-      <${Tile} name="prefix hits" value=${percent(sum("prefix_hits") / sum("prefix_queries"))} />
-      <${Tile} name="compute used" value=${percent(computeUse(rates, part, cores))} title="Of the peak of the data sheet, while steps run" />
-      <${Tile} name="bandwidth used" value=${percent(bandwidthUse(rates, part, cores))} title="Of the device memory's, while steps run" />
+      <${Tile} name="running now" value=${count(sum("num_running"))} />
+      <${Tile} name="waiting now" value=${count(Math.max(sum("num_waiting"), sum("open") - sum("num_running")))} />
+      <${Tile} name="prompt tokens/s, last second" value=${count(total(rates, "prefill_tokens_s"))} />
+      <${Tile} name="output tokens/s, last second" value=${count(total(rates, "decode_tokens_s"))} />
+      <${Tile} name="prefix hits since the start" value=${percent(sum("prefix_hits") / sum("prefix_queries"))} />
+      <${Tile} name="compute used, last second" value=${percent(computeUse(rates, part, cores))} title="Of the peak of the data sheet, while steps run" />
+      <${Tile} name="bandwidth used, last second" value=${percent(bandwidthUse(rates, part, cores))} title="Of the device memory's, while steps run" />
     </section>
     <section aria-labelledby="instance-title">
       <h2 id="instance-title">Chips and cores</h2>

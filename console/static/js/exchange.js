@@ -67,12 +67,15 @@ function treeFault({ messages, leaf }, at) {
   return ids.has(leaf ?? null) ? null : `${at}: there is no message ${leaf}`;
 }
 
+/** What belongs to a running answer stays in this browser: a file must not send requests. */
+const withoutResume = (name, value) => (name === "resume" ? undefined : value);
+
 /** The text of a file that `imported` reads. */
-export const exported = (conversations) => JSON.stringify({ format: FORMAT, version: VERSION, conversations }, null, 2);
+export const exported = (conversations) => JSON.stringify({ format: FORMAT, version: VERSION, conversations }, withoutResume, 2);
 
 /** The conversations of such a text. Throws SyntaxError, saying where, for any other. */
 export function imported(text) {
-  const file = JSON.parse(text);
+  const file = JSON.parse(text, withoutResume);
   if (file?.format !== FORMAT || file.version !== VERSION) throw new SyntaxError(`"format" is not "${FORMAT}" with "version" ${VERSION}`);
   const fault =
     faultOf(file.conversations, [CONVERSATION], "conversations") ??

@@ -38,10 +38,10 @@ export function Instance({ part, cores, rates }) {
       </svg>
     </div>
     <p class="legend">
-      ${USES.map((use) => html`<span><i class=${`swatch use-${use}`}></i>${use}</span>`)}
-      <span><i class="swatch use-free"></i>free</span>
-      <span><i class="swatch prefill"></i>busy: prefill</span>
-      <span><i class="swatch decode"></i>busy: decode</span>
+      ${USES.map((use) => html`<span><i class=${`swatch use-${use}`}></i>${use} ${bytes(sum(cores, (core) => core.used[use] ?? 0))}</span>`)}
+      <span><i class="swatch use-free"></i>free ${bytes(sum(cores, (core) => core.capacity - sumOf(core.used)))}</span>
+      <span><i class="swatch prefill"></i>busy with prefill, last second</span>
+      <span><i class="swatch decode"></i>busy with decode, last second</span>
     </p>
     </div>
   `;
@@ -72,7 +72,8 @@ function Core({ id, core, rate }) {
   `;
 }
 
-const sumOf = (used) => Object.values(used).reduce((sum, each) => sum + each, 0);
+const sum = (values, of) => values.reduce((total, each) => total + of(each), 0);
+const sumOf = (used) => sum(Object.values(used), (each) => each);
 const coreText = (id, core, rate) => `core ${id}: ${bytes(sumOf(core.used))} of ${bytes(core.capacity)}, busy ${percent(rate ? rate.prefill + rate.decode : 0)}`;
 const summary = (part, cores, rates) => `${part.name} with ${part.num_chips} chips; in use: ${cores.map((core) => coreText(core.id, core, rates[core.engine])).join("; ")}`;
 

@@ -4,6 +4,7 @@
 import { html, useLayoutEffect, useRef } from "../vendor/htm-preact.js";
 import { Marked } from "../vendor/marked.js";
 import { copyText } from "./files.js";
+import { formulaOf } from "./math.js";
 
 const ALLOWED = {
   ALLOWED_TAGS: "a blockquote br code del em h3 h4 h5 h6 hr li ol p pre strong table tbody td th thead tr ul #text".split(" "),
@@ -15,26 +16,29 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 };
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
-const FORMULA = /^(?:\$\$[^]+?\$\$|\\\[[^]+?\\\]|\\\([^]+?\\\))/;
+const DISPLAY = String.raw`\$\$([^]+?)\$\$|\\\[([^]+?)\\\]`;
+const FORMULA = new RegExp(String.raw`^(?:${DISPLAY}|\\\(([^]+?)\\\)|\$(?!\s)((?:\\.|[^\\$\x60\n])+)(?<!\s)\$(?!\d))`); // "$5 and $6" has none
+const BLOCK = new RegExp(`^ {0,3}(?:${DISPLAY}) *(?:\n|$)`);
 
 const escaped = (text) => text.replace(/[&<>"]/g, (each) => ENTITIES[each]);
 
-/** Formulas stay as they are written: a backslash or an underscore in them is no Markdown. */
-const formula = {
-  name: "formula",
-  level: "inline",
-  start: (text) => text.match(/\$\$|\\[[(]/)?.index,
+/** Formulas are no Markdown. They pass the parser as code with a title, which no other code has. */
+const formula = (name, level, start, pattern) => ({
+  name,
+  level,
+  start: (text) => text.match(start)?.index,
   tokenizer(text) {
-    const raw = FORMULA.exec(text)?.[0];
-    return raw && { type: "formula", raw };
+    const raw = pattern.exec(text)?.[0];
+    return raw && { type: name, raw };
   },
-  renderer: ({ raw }) => `<code>${escaped(raw)}</code>`,
-};
+  renderer: ({ raw }) => `<code title="formula">${escaped(raw.trim())}</code>`,
+});
+const FORMULAS = [formula("formula", "inline", /\$|\\[[(]/, FORMULA), formula("display", "block", /^ {0,3}(?:\$\$|\\\[)/m, BLOCK)];
 
 const parser = new Marked({
   gfm: true,
   breaks: true,
-  extensions: [formula],
+  extensions: FORMULAS,
   renderer: {
     html: ({ text, block }) => (block ? `<p>${escaped(text.trim())}</p>` : escaped(text)),
     image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
@@ -55,8 +59,21 @@ function elementsOf(text) {
     return document.createTextNode(text);
   }
   for (const link of found.querySelectorAll("a")) Object.assign(link, { target: "_blank", rel: "noopener noreferrer" });
-  for (const wide of found.querySelectorAll("pre, table")) frame(wide);
+  for (const code of found.querySelectorAll("code[title]")) draw(code);
+  for (const wide of found.querySelectorAll("pre, table, math[display=block]")) frame(wide);
   return found;
+}
+
+/** Put the formula in place of its source, if it can be read. */
+function draw(code) {
+  const raw = code.textContent;
+  const isDisplay = /^(?:\$\$|\\\[)/.test(raw);
+  code.removeAttribute("title");
+  try {
+    code.replaceWith(formulaOf(raw.replace(/^(?:\$\$?|\\[[(])|(?:\$\$?|\\[\])])$/g, ""), isDisplay));
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error;
+  }
 }
 
 /** Put what may be wider than the page in a frame that scrolls, code with a button that copies it. */

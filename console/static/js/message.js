@@ -9,8 +9,8 @@ import { Markdown } from "./markdown.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
 
-/** `own` are the messages among which one can choose at this place, `show` chooses, `resend` takes a changed text. */
-export function Message({ message: each, own, isLast, isRunning, answerCalls, show, resend }) {
+/** `own` are the messages among which one can choose at this place, `show` chooses, `resend` takes a changed text, `goOn` reads the rest. */
+export function Message({ message: each, own, isLast, isRunning, answerCalls, show, resend, goOn }) {
   const [isEditing, setIsEditing] = useState(false);
   const isWriting = isLast && isRunning && each.role === "assistant";
   const hasMap = !isWriting && each.logprobs?.length > 0;
@@ -26,6 +26,7 @@ export function Message({ message: each, own, isLast, isRunning, answerCalls, sh
       ${!isWriting && !isEditing && html`<div class="actions">
         <button class="plain" disabled=${!each.content} onClick=${() => copyText(each.content)}>Copy</button>
         ${each.role === "user" && html`<button class="plain" disabled=${isRunning} onClick=${() => setIsEditing(true)}>Edit</button>`}
+        ${isLast && !isRunning && each.resume && html`<button class="plain" onClick=${goOn}>Continue</button>`}
         ${own.length > 1 && html`<${Versions} message=${each} own=${own} isRunning=${isRunning} show=${show} />`}
       </div>`}
     </article>

@@ -2,7 +2,8 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { keys } from "./api.js";
-import { append, bodyOf, branch, message, show, stream, versions } from "./conversation.js";
+import { goOn, run } from "./answering.js";
+import { append, bodyOf, branch, message, show, versions } from "./conversation.js";
 import { ConversationList } from "./conversation-list.js";
 import { notify, save, useConversations } from "./conversations.js";
 import { copyText } from "./files.js";
@@ -17,47 +18,10 @@ const STARTERS = [
   "Make a table of the planets with their diameters and moons.",
   "Plan a week of dinners for two, with a shopping list.",
 ];
-const SAVE_EVERY_MS = 1000;
-
-/** Have the shown branch answered. Goes on while other pages and conversations are looked at. */
-async function run(talk, running, setNews) {
-  const answer = message("assistant", "");
-  const sent = branch(talk);
-  const stopping = new AbortController();
-  append(talk, answer);
-  running.set(talk.id, stopping);
-  setNews("The model answers.");
-  save(talk);
-  const saving = setInterval(() => save(talk), SAVE_EVERY_MS);
-  try {
-    await stream(bodyOf(talk.settings, sent), answer, perFrame(notify), stopping.signal);
-    setNews(answer.tool_calls ? "The model calls a tool." : "The answer is complete.");
-  } catch (error) {
-    answer.finish = error.name === "AbortError" ? "stopped" : "error";
-    if (error.name !== "AbortError") answer.error = error.message;
-    setNews(answer.error ? `Error: ${answer.error}` : "Stopped.");
-  } finally {
-    clearInterval(saving);
-    running.delete(talk.id);
-    notify();
-    save(talk);
-  }
-}
-
-/** `action`, at most once for each frame that the browser draws. */
-function perFrame(action) {
-  let isDue = false;
-  return () => {
-    if (isDue) return;
-    isDue = true;
-    requestAnimationFrame(() => ((isDue = false), action()));
-  };
-}
 
 export function Playground() {
   const { server } = useLive();
-  const { current: talk, running, drafts } = useConversations();
-  const [news, setNews] = useState("");
+  const { current: talk, running, drafts, news } = useConversations();
   const code = useRef(null);
   const end = useRef(null);
   const models = server?.models ?? [];
@@ -73,22 +37,22 @@ export function Playground() {
     if (!draft.trim() || stopping) return;
     append(talk, message("user", draft));
     drafts.delete(talk.id);
-    run(talk, running, setNews);
+    run(talk);
   };
   const begin = (text) => (setDraft(text), document.getElementById("draft").focus());
   const regenerate = () => {
     talk.leaf = messages.findLast((each) => each.role !== "assistant").id;
-    run(talk, running, setNews);
+    run(talk);
   };
   const resend = (old, text) => {
     talk.leaf = old.parent ?? null;
     append(talk, message("user", text));
-    run(talk, running, setNews);
+    run(talk);
   };
   const choose = (version) => (show(talk, version), notify(), save(talk));
   const answerCalls = (results) => {
     results.forEach((each) => append(talk, each));
-    run(talk, running, setNews);
+    run(talk);
   };
   const last = messages.at(-1);
   return html`
@@ -98,7 +62,7 @@ export function Playground() {
       <div class="log" role="log" aria-label="Conversation" aria-busy=${String(Boolean(stopping))} tabindex="0">
         ${!messages.length && html`<p class="empty">Ask the model something. Each answer comes with its tokens, and with the time and the dollars that it would take on the part.</p>
           <ul class="starters" aria-label="Prompts to begin with">${STARTERS.map((text) => html`<li><button onClick=${() => begin(text)}>${text}</button></li>`)}</ul>`}
-        ${messages.map((each) => html`<${Message} key=${each.id} message=${each} isLast=${each === last} own=${versions(talk, each)} isRunning=${Boolean(stopping)} answerCalls=${answerCalls} show=${choose} resend=${(text) => resend(each, text)} />`)}
+        ${messages.map((each) => html`<${Message} key=${each.id} message=${each} isLast=${each === last} own=${versions(talk, each)} isRunning=${Boolean(stopping)} answerCalls=${answerCalls} show=${choose} resend=${(text) => resend(each, text)} goOn=${() => goOn(talk, each)} />`)}
         <div ref=${end}></div>
       </div>
       <p class="hidden" role="status">${news}</p>

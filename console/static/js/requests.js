@@ -2,15 +2,17 @@
 
 import { html, useState } from "../vendor/htm-preact.js";
 import { ask, keys } from "./api.js";
-import { count, dollars, seconds } from "./format.js";
+import { count, dollars, plural, seconds } from "./format.js";
 import { useLive } from "./live.js";
 
+const NUM_SHOWN = 25;
 const PHASES = [["queue_s", "queue"], ["prefill_s", "prefill"], ["decode_s", "decode"]];
 
 export function Requests() {
   const { record, ended, server } = useLive();
   const [news, setNews] = useState("");
   const open = record?.open ?? [];
+  const earlier = ended.slice(NUM_SHOWN);
   const abort = async (request) => {
     if (server.has_admin_key && !keys.getAdmin()) {
       setNews("Give the admin key first.");
@@ -33,8 +35,9 @@ export function Requests() {
       ${open.length ? html`<${Table} rows=${open} now=${record.now} abort=${abort} label="Open requests" />` : html`<p class="empty">No request is open.</p>`}
     </section>
     <section aria-labelledby="ended-title">
-      <h2 id="ended-title">Ended <span class="dim">the last ${count(ended.length)}</span></h2>
-      ${ended.length ? html`<${Table} rows=${ended} now=${record.now} label="Ended requests" />` : html`<p class="empty">None has ended yet.</p>`}
+      <h2 id="ended-title">Ended <span class="dim">${ended.length ? `the last ${count(ended.length)}` : ""}</span></h2>
+      ${ended.length ? html`<${Table} rows=${ended.slice(0, NUM_SHOWN)} now=${record.now} label="Ended requests" />` : html`<p class="empty">None has ended yet.</p>`}
+      ${earlier.length > 0 && html`<details><summary>${plural(earlier.length, "earlier request")}</summary><${Table} rows=${earlier} now=${record.now} label="Earlier requests" /></details>`}
     </section>
     <p class="legend">${PHASES.map(([, name]) => html`<span><i class=${`swatch ${name}`}></i>${name}</span>`)}</p>
   `;

@@ -3,7 +3,8 @@
 import { html, useState } from "../vendor/htm-preact.js";
 
 const THEME = "neuronserve-theme";
-const isSystemDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+/** Whether the theme in force is dark. */
+export const isDark = () => (localStorage.getItem(THEME) ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 
 /** Put the chosen theme in force. Pages that draw on canvas are told by an event. */
 export function applyTheme() {
@@ -13,14 +14,20 @@ export function applyTheme() {
 }
 
 export function ThemeButton() {
-  const [isDark, setIsDark] = useState((localStorage.getItem(THEME) ?? (isSystemDark() ? "dark" : "light")) === "dark");
+  const [isPressed, setIsPressed] = useState(isDark());
   const toggle = () => {
-    localStorage.setItem(THEME, isDark ? "light" : "dark");
-    setIsDark(!isDark);
+    localStorage.setItem(THEME, isPressed ? "light" : "dark");
+    setIsPressed(!isPressed);
     applyTheme();
   };
-  return html`<button class="theme" aria-pressed=${String(isDark)} onClick=${toggle}>Dark</button>`;
+  return html`<button class="theme" aria-pressed=${String(isPressed)} onClick=${toggle}>Dark</button>`;
 }
 
-/** The value of a colour of the style sheet, for canvas. */
-export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+/** The value of a colour of the style sheet in the theme in force, for canvas. */
+export function colour(name) {
+  const probe = document.body.appendChild(document.createElement("i"));
+  probe.style.color = `var(--${name})`;
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}

@@ -16,6 +16,7 @@ from ...device.attention_layout import CHUNK
 from ...device.catalog import instance, use_catalog
 from ...device.core import NeuronCore
 from ...errors import DeviceError, SettingsError
+from ...host.cpu_watch import CpuWatch
 from ...host.memory import available_bytes, require_host_memory
 from ...kernels import executor
 from ...kernels.checks import use_checks
@@ -195,7 +196,7 @@ class EncoderLoading:
         program = build_program(placement)
         seconds = compile_kernels((*program.kernels, *executor.FUNCTIONS), self._on_progress, limits.num_workers)
         self._on_progress(f"kernels ready in {seconds:.1f} s")
-        pool = WorkerPool(limits.num_workers)
+        pool = WorkerPool(limits.num_workers, watch=CpuWatch(limits.num_workers))
         pool.bind(config.cpus)
         work = AttentionWork(buffers.sizes.attention.tile_tokens, 0, limits.num_workers)
         inputs = StepInputs(limits.num_tokens, config.max_num_seqs, self.max_length, placement.cache, work)

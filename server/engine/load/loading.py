@@ -17,7 +17,7 @@ from ...device.catalog import instance, use_catalog
 from ...device.core import NeuronCore
 from ...device.ledger import MemoryLedger
 from ...errors import SettingsError
-from ...host.memory import available_bytes, host_kv_blocks, require_host_memory
+from ...host.memory import GIB, available_bytes, host_kv_blocks, require_host_memory
 from ...kernels.checks import use_checks
 from ...kernels.dispatch import kernel_isas, require_isa
 from ...kernels.isa.cache import use_cache
@@ -136,9 +136,8 @@ class ModelLoading:
         config = self._config
         # The ideal stack reads the full length under its own batching policy; Neuron's policy has buckets.
         has_full_length = self._stack.steps_read == "model length" and config.batching == self._stack.batching
-        has_one = self._stack.prompts_fill == "model length"
         own = config.context_encoding_buckets, config.token_generation_buckets
-        buckets = BucketLists(*own, has_full_length, has_one)
+        buckets = BucketLists(*own, has_full_length, self._stack.prompts_fill == "model length")
         return compiled_shapes(config.batching, config.max_num_seqs, self.max_model_len, buckets, self._model.buckets)
 
     def place(self) -> Placed:
@@ -161,7 +160,8 @@ class ModelLoading:
         num_blocks = self._num_blocks(cores)
         if self._agree is not None:
             num_blocks = self._agree(num_blocks, f"{states} states and blocks for {groups.layout}")
-        cache = groups.cache(num_blocks, self._config.enable_prefix_caching, states)
+        is_chosen = self._config.num_blocks_override is None
+        cache = groups.cache(num_blocks, self._config.enable_prefix_caching, states, is_chosen)
         sizes = kv_slot_sizes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
         kv = beside_drafts(self._draft, KVPool.allocate(cores, groups.places, num_blocks, sizes), cache)
         dtypes = self._config.dtype, self._shape.kv_dtype
@@ -248,7 +248,8 @@ class ModelLoading:
             require_host_memory(least, "the KV cache of one full sequence", host_bytes)
             chosen = self.footprint.min_blocks
         by = {device: "device memory", host_blocks: "host memory", usable: "max_num_seqs"}.get(chosen, "max_model_len")
-        self._on_progress(f"KV cache: {chosen} blocks, limited by {by} (the device would hold {device})")
+        most = f"at most {chosen * self.host.kv_block / GIB:.2f} GiB of host memory as they are used"
+        self._on_progress(f"KV cache: {chosen} blocks, limited by {by} (the device would hold {device}); {most}")
         return chosen
 
     def overridden(self, device: int) -> int:
@@ -271,8 +272,7 @@ class ModelLoading:
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer
     ) -> EngineInfo:
         config, spec = self._config, self._whole
-        weights, length = main_format(spec, self._model.formats), self.max_model_len
-        host_memory = host_bytes(cores)
+        weights, length, host_memory = main_format(spec, self._model.formats), self.max_model_len, host_bytes(cores)
         notes = (
             f"{spec.architecture}, {num_params(spec) / 1e6:,.1f}M parameters in {weights}, context {length}",
             *memory_notes(config, self.core_ids, ledger, host_memory, weights),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...config import EngineConfig
 from ...device.ledger import MemoryLedger
+from ...host.cpu_watch import CpuWatch
 from ...kernels import executor
 from ...kernels.compilation import Compiled, compile_kernels
 from ...kernels.isa.jit import Kernel
@@ -28,6 +29,7 @@ from ..pipeline.runner import PipelineRunner
 from ..runner import ModelRunner, Programs
 from ..sampler import Sampler
 from ..step_inputs import StepInputs
+from .cores import local_stages
 from .weights import OnProgress
 
 
@@ -85,7 +87,8 @@ class Machine:
         used: tuple[Compiled, ...] = (*kernels, sample, *executor.FUNCTIONS)
         seconds = compile_kernels(used, self.on_progress, limits.num_workers)
         self.on_progress(f"kernels ready in {seconds:.1f} s")
-        pool = self.pool or WorkerPool(limits.num_workers)
+        engines = self.config.data_parallel.size * local_stages(self.config)
+        pool = self.pool or WorkerPool(limits.num_workers, watch=CpuWatch(limits.num_workers, engines))
         pool.bind(self.config.cpus)
         work = AttentionWork(tiles.tile_tokens, tiles.num_slots, limits.num_workers)
         sizes = limits.num_tokens, limits.num_samples, self.shape.max_model_len

@@ -17,7 +17,7 @@ from neuronserve.server.engine.load import loading
 from neuronserve.server.engine.load.inventory import weights_identity
 from neuronserve.server.engine.load.loading import load_engine
 from neuronserve.server.errors import CheckpointError, DeviceError, DeviceMemoryError, HostMemoryError, SettingsError
-from neuronserve.server.host.memory import SPARE_BYTES
+from neuronserve.server.host.memory import GIB, SPARE_BYTES
 from neuronserve.server.placement.footprint import Footprint, ServingShape, StepLimits
 from neuronserve.server.placement.host_footprint import HostFootprint
 from neuronserve.server.placement.shard import ShardSpec
@@ -86,6 +86,9 @@ def test_progress_says_what_is_compiled_loaded_and_reserved(config_of: Any) -> N
     assert f"loading layer {engine.spec.num_layers}/{engine.spec.num_layers}" in text
     assert f"KV cache: {engine.cache.num_blocks} blocks, limited by max_num_seqs (the device would hold" in text
     assert engine.cache.num_blocks == 2 * 4 * 9
+    most = sum(shard.num_bytes for shard in engine.placement.kv.shards)
+    assert f"; at most {most / GIB:.2f} GiB of host memory" in text
+    assert engine.cache.grows
     engine.runner.close()
 
 
