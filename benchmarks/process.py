@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -16,6 +17,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 from benchmarks.records import BenchmarkError
 
@@ -151,3 +154,19 @@ def free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
+
+
+def cpu_seconds() -> dict[str, float]:
+    """Return processor seconds so far of this client, of its child the API process, and of that one's engines."""
+    [api] = psutil.Process().children()
+    taken = {"client": [psutil.Process()], "API": [api], "engine": api.children(recursive=True)}
+    return {name: sum(sum(each.cpu_times()[:2]) for each in processes) for name, processes in taken.items()}
+
+
+def throughput_in_process(arguments: Sequence[str], report: Path) -> float:
+    """Return the output tokens per second of `bench throughput`. Raises BenchmarkError."""
+    command = [sys.executable, "-m", "neuronserve", "bench", "throughput", *arguments, "--json", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchmarkError(f"bench throughput failed: {done.stderr}")
+    return float(json.loads(report.read_text())["output_tokens_per_s"])

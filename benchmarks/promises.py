@@ -3,7 +3,8 @@
 Each row compares two settings of one server under the same streams of requests, or one setting with and without a
 stream; a stream has a key of its own. With `--pace device`, the default, the accelerator is slower than Inferentia2, so
 that the built-in model takes about as long as a larger one, and the host computes each step in time. Of another MODEL
-use `--pace host`.
+use `--pace host`. Only with that there are the rows of HTTP beside the same work in process; with `--cpu-threads 1` two
+cores are enough for an engine with a core of its own beside API and client. Processor time of each is on stderr.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from benchmarks.process import cpu_seconds, throughput_in_process
 from benchmarks.records import BenchmarkError
 from neuronserve.loadtests.bench import measure
 from neuronserve.loadtests.local_server import neuronserve_command, running
@@ -53,6 +55,7 @@ class Side:
 
     flags: Sequence[str]
     streams: Mapping[str, Stream]
+    is_in_process: bool = False  # `bench throughput` has the one stream instead of a server
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,10 @@ def _random(count: int, inputs: int, outputs: int, ratio: float = 0.0) -> Datase
 
 def _of(stream: str, key: str) -> Callable[[Results], float]:
     return lambda results: float(results[stream][key])
+
+
+def _output_per_s(results: Results) -> float:
+    return float(sum(each["output_throughput"] for each in results.values()))
 
 
 def _tokens_per_s(results: Results) -> float:
@@ -125,6 +132,14 @@ def _replicas(count: int) -> Row:
     return Row(f"{count} replicas over one", sides, _tokens_per_s, "tokens/s", 0.95 * count, is_most=False)
 
 
+def _over_http(connections: int, goal: float, *flags: str) -> Row:
+    dataset = _random(max(64, 3 * connections), 64, 256)
+    streams = {f"c{connections}": Stream(dataset, ArrivalSpec(max_concurrency=connections))}
+    sides = Side(flags, streams), Side(flags, streams, is_in_process=True)
+    name = f"{connections} connections: HTTP over in process {' '.join(flags)}"
+    return Row(name.rstrip(), sides, _output_per_s, "tokens/s", goal, is_most=False)
+
+
 ROWS = (
     Row(
         "8 prefixes of 1,024 tokens, 64 users: cached over not",
@@ -165,6 +180,8 @@ ROWS = (
     ),
     *map(_sizes, (1, 8, 16, 32)),
     *map(_replicas, (2, 4)),
+    *(_over_http(count, 0.65) for count in (8, 32, 64)),
+    *(_over_http(count, 0.9, "--cpu-threads", "1") for count in (8, 32, 64)),
 )
 
 
@@ -178,14 +195,28 @@ class Bench:
 
     def results(self, side: Side) -> Results:
         """Measure a side once, however many rows have it. Raises BenchmarkError for a run that says nothing."""
-        known = (*side.flags, *side.streams)
-        if known not in self._known:
+        known = (*side.flags, *side.streams, side.is_in_process)
+        if known not in self._known and side.is_in_process:
+            self._known[known] = self._in_process(side)
+        elif known not in self._known:
             keys = self._directory / "keys.yaml"
             keys.write_text(_keys(side.streams))
             flags = [*self._flags, *side.flags, "--api-keys-file", str(keys)]
             with running(neuronserve_command(flags)) as url:
-                self._known[known] = run_loop(self._measure(url, side.streams))
+                before = cpu_seconds()
+                self._known[known] = results = run_loop(self._measure(url, side.streams))
+                num_tokens = sum(each["total_output_tokens"] for each in results.values())
+                used = {name: (seconds - before[name]) / num_tokens for name, seconds in cpu_seconds().items()}
+                print("CPU us a token:", *(f"{name} {each * 1e6:.1f}" for name, each in used.items()), file=sys.stderr)
         return self._known[known]
+
+    def _in_process(self, side: Side) -> Results:
+        [(name, stream)] = side.streams.items()
+        data = stream.dataset
+        words = [self._model, "--max-num-seqs", "64", *side.flags, "--batch-size", str(stream.arrival.max_concurrency)]
+        words += ["--num-prompts", str(data.num_prompts), "--input-len", str(data.random_input_len)]
+        words += ["--output-len", str(data.random_output_len)]
+        return {name: {"output_throughput": throughput_in_process(words, self._directory / "report.json")}}
 
     async def _measure(self, url: str, streams: Mapping[str, Stream]) -> Results:
         found = await asyncio.gather(*(self._stream(url, name, each) for name, each in streams.items()))
@@ -249,6 +280,8 @@ def main(arguments: list[str]) -> int:
             flags += ["--pace", "device", "--stack", "ideal", "--catalog", str(catalogue)]
         bench = Bench(asked.model, flags, Path(scratch), asked.seed)
         for row in (each for each in ROWS if re.search(asked.only, each.name)):
+            if asked.pace == "device" and any(side.is_in_process for side in row.sides):
+                continue
             try:
                 first, *others = (_figure(row, bench, side) for side in row.sides)
             except BenchmarkError as error:

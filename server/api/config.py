@@ -90,6 +90,7 @@ class ApiConfig:
     max_logprobs: int = 20
     enable_tokenizer_info_endpoint: bool = False
     enable_per_request_metrics: bool = False  # answers contain durations
+    stream_interval: int = 1  # tokens of a choice in each part of a stream after the first
     context_overflow: ContextOverflow = "refuse"  # treatment of max_tokens beyond the rest of the context
     enable_auto_tool_choice: bool = True
     tool_call_parser: ToolCallParser = "auto"  # auto = as the chat template implies

@@ -34,6 +34,7 @@ from ..link.messages import (
     Shutdown,
     Tokens,
 )
+from ..link.send_pace import SendPace
 from ..link.stage_ends import StageEnd, connect
 from ..scheduler.encodings import EncodingLimits, EncodingScheduler
 from ..scheduler.pooling import PoolingScheduler
@@ -87,6 +88,7 @@ class _Link:
         end.heartbeat.close()
         self._decoder = msgspec.msgpack.Decoder(Input)
         self._encoder = msgspec.msgpack.Encoder()
+        self._pace = SendPace()
         self.log: CacheLog | None = None  # of the prefix cache, for subscribers
 
     def drain(self, timeout_s: float) -> list[Input]:
@@ -96,21 +98,23 @@ class _Link:
         if timeout_s > 0:
             self._frames.wait(timeout_s)
         messages = [self._decoder.decode(message) for message in self._frames.read()]
+        if messages and self._frames.has_unsent:  # the next step may take longer
+            self._frames.flush()
         self._expect(0.0)
         return [*messages, Shutdown()] if self._frames.has_ended else messages
 
     def put(self, tokens: Tokens) -> None:
         self._send_log()
-        self.send(tokens)
+        self.send(tokens, self._pace.waits(tokens))
 
     def _send_log(self) -> None:
         if self.log is not None and self.log.events:
             self.send(Cached(self.log.events))
             self.log.events.clear()
 
-    def send(self, output: Output) -> None:
-        """Send an output; the reader merges what it cannot keep up with, so nothing piles up here."""
-        self._frames.send(self._encoder.encode(output))
+    def send(self, output: Output, waits: bool = False) -> None:
+        """Send an output, with the next one if it `waits`; the reader merges what it cannot keep up with."""
+        self._frames.send(self._encoder.encode(output), waits)
 
     def close(self) -> None:
         self._frames.close(LINGER_S)

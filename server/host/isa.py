@@ -25,6 +25,8 @@ _ARM = ("neon",)
 _DOT = ("lse", "dotprod")  # lse: atomics in one instruction; every CPU with dot products has them
 _I8MM = (*_DOT, "i8mm", "bf16")  # Armv8.6-A has both; a CPU with one of them alone takes the level below
 
+_WHOLE_DPWSSD = "fast-dpwssd"  # LLVM divides VPDPWSSD without it; the two instructions take more of the host's units
+
 Machine = Literal["x86_64", "aarch64"]
 
 
@@ -40,8 +42,9 @@ class Target:
 
     @property
     def features(self) -> str:
-        """`extra` in the syntax of LLVM and Numba."""
-        return ",".join(f"+{name}" for name in self.extra)
+        """`extra` in the syntax of LLVM and Numba, and what it is to know of such hosts."""
+        tuning = (_WHOLE_DPWSSD,) if "avx512vnni" in self.extra else ()
+        return ",".join(f"+{name}" for name in self.extra + tuning)
 
     @property
     def all_features(self) -> Mapping[str, bool]:

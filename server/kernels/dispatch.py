@@ -26,10 +26,16 @@ from .matmul import group_bytes, group_lanes
 from .matmul import lanes as matmul_lanes
 from .state import convolution, gated_norm, recurrence
 
-_INT8_LANES: dict[Isa, tuple[Kernel, Kernel]] = {
-    "avx512": (rope.rope_kv_i8_lane_pairs, integer_lanes.attention_i8_avx512),
-    "avx2": (rope.rope_kv_i8_lane_pairs, integer_lanes.attention_i8_avx2),
-    "portable": (rope.rope_kv_i8, attention_lanes.attention_i8),
+_BYTE_LANES: dict[KVCacheDtype, dict[Isa, tuple[Kernel, Kernel]]] = {  # AVX2 converts float8 slower than it multiplies
+    "int8": {
+        "avx512": (rope.rope_kv_i8_lane_pairs, integer_lanes.attention_i8_avx512),
+        "avx2": (rope.rope_kv_i8_lane_pairs, integer_lanes.attention_i8_avx2),
+        "portable": (rope.rope_kv_i8, attention_lanes.attention_i8),
+    },
+    "fp8": {
+        "avx512": (rope.rope_kv_e4m3_lane_pairs, integer_lanes.attention_e4m3_avx512),
+        "portable": (rope.rope_kv_e4m3, attention_lanes.attention_e4m3),
+    },
 }
 BOTH_SIDES: dict[Dtype, Kernel] = {
     "float32": both_sides.attention_both_sides_f32,
@@ -141,11 +147,11 @@ def shared_kernels(
     The tile unit takes only heads and blocks of whole tiles, and no bias of scores by distance. If tokens attend to
     both sides, keys and values have type `dtype` and lanes compute them.
     """
+    isas = isas_within(isa or host_isas()[0])
     lanes: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
         "float32": (rope.rope_kv_f32, attention_lanes.attention_f32),
         "bfloat16": (rope.rope_kv_bf16, attention_lanes.attention_bf16),
-        "int8": next(_INT8_LANES[each] for each in isas_within(isa or host_isas()[0]) if each in _INT8_LANES),
-        "fp8": (rope.rope_kv_e4m3, attention_lanes.attention_e4m3),
+        **{each: next(rows[isa] for isa in isas if isa in rows) for each, rows in _BYTE_LANES.items()},
     }
     tiles: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
         "bfloat16": (rope.rope_kv_pairs, attention_amx.attention_amx),

@@ -38,9 +38,15 @@ class Frames:
         """Return the descriptor: readable when messages or the end arrive, writable when `flush` can continue."""
         return self._end.fileno()
 
-    def send(self, message: bytes) -> bool:
-        """Send a message, or as much of it as the socket takes now. Return False when nobody will read it."""
+    def send(self, message: bytes, waits: bool = False) -> bool:
+        """Send a message, or as much of it as the socket takes now. Return False when nobody will read it.
+
+        A message that `waits` is kept until the next one, or `flush`.
+        """
         frame = len(message).to_bytes(_LENGTH_BYTES, "big") + message
+        if waits:
+            self._unsent += frame
+            return True
         if not self._unsent:
             sent = self._sent(frame)
             if sent is not None and sent < len(frame):

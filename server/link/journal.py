@@ -101,7 +101,7 @@ class OpenSequence:
         """
         self.here_ns = charge.device_ns
         if not self.base.device_ns:
-            return charge._replace(device_ns=charge.device_ns - self.spared_ns)
+            return charge._replace(device_ns=charge.device_ns - self.spared_ns) if self.spared_ns else charge
         self.caught_up = self.caught_up or charge
         more_ns = charge.device_ns - self.caught_up.device_ns - self.spared_ns
         return Charge(self.base.device_ns + more_ns, self.base.is_extrapolated or charge.is_extrapolated)

@@ -40,7 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("max_body_bytes", "max_file_bytes", "max_data_bytes", "max_logprobs", "allowed_hosts"),
         *("api_key_file", "admin_api_key", "public_paths", "ssl_ca_certs", "ssl_cert_reqs"),
         *("allow_fault_header", "enable_tokenizer_info_endpoint", "enable_per_request_metrics"),
-        *("context_overflow", "enable_auto_tool_choice", "disable_log_stats", "log_stats_interval"),
+        *("stream_interval", "context_overflow", "enable_auto_tool_choice", "disable_log_stats", "log_stats_interval"),
         *("max_stored_responses", "trace_dir", "otlp_traces_endpoint", "otlp_traces_protocol", "multi_model_endpoint"),
         *("allowed_media_hosts", "limit_mm_per_prompt", "mm_processor_kwargs", "max_image_bytes"),
         *("max_image_pixels", "media_fetch_timeout", "max_audio_bytes", "allow_script", "max_model_wait"),

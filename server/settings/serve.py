@@ -115,6 +115,7 @@ class ServeSettings(
     enable_per_request_metrics: CliToggleFlag[bool] = Field(
         False, description="add `metrics` with times to answers, as vLLM does"
     )
+    stream_interval: int = Field(1, ge=1, le=1_000_000, description="tokens in each part of a stream after the first")
     context_overflow: ContextOverflow = Field(
         "refuse", description="clip max_tokens to the remaining context, or refuse the request"
     )

@@ -28,7 +28,8 @@ LANES: tuple[KVCacheDtype, ...] = ("bfloat16", "float32", "int8", "fp8")
 TILES: tuple[KVCacheDtype, ...] = ("bfloat16", "int8", "fp8") if "amx" in host_isas() else ()
 INTEGERS: tuple[Isa, ...] = tuple(isa for isa in ("avx2", "avx512") if isa in host_isas())  # of int8 caches' products
 CACHES: list[tuple[KVCacheDtype, Isa]] = [(d, "portable") for d in LANES] + [(d, "amx") for d in TILES]
-CACHES += [("int8", isa) for isa in INTEGERS]
+CACHES += [("int8", isa) for isa in INTEGERS] + [("fp8", isa) for isa in INTEGERS if isa == "avx512"]
+LARGEST: dict[KVCacheDtype, int] = {"int8": 127, "fp8": 3840}  # codes of integer products
 
 
 def encoded(values: Array, dtype: KVCacheDtype) -> tuple[Array, Array]:
@@ -43,9 +44,9 @@ def encoded(values: Array, dtype: KVCacheDtype) -> tuple[Array, Array]:
     return np.where(codes & 0x78, codes, 0).astype(np.uint8), scales
 
 
-def int16_queries(q: Array) -> Array:
-    """Return the queries as integer products see them: whole multiples of a scale of each head."""
-    scales = np.abs(q).max(-1, keepdims=True) / np.float32(32767)
+def int16_queries(q: Array, dtype: KVCacheDtype) -> Array:
+    """Return the queries as integer products see them: whole multiples of a scale of each head; sums are int32."""
+    scales = np.abs(q).max(-1, keepdims=True) / np.float32(min(32767, (2**31 - 1) // (LARGEST[dtype] * q.shape[-1])))
     return np.asarray(np.rint(q / scales) * scales, np.float32)
 
 
@@ -78,7 +79,7 @@ class Case:
         if self.isa == "amx":
             self.q = [rounded(q, "bf16") for q in self.q]
         if self.isa in INTEGERS:
-            self.q = [int16_queries(q) for q in self.q]
+            self.q = [int16_queries(q, self.dtype) for q in self.q]
         k = [encoded(draw(n, self.kv_heads), self.dtype) for n in self.contexts]
         v = [encoded(draw(n, self.kv_heads), self.dtype) for n in self.contexts]
         self.k, self.v = ([decoded(*pair, self.dtype) for pair in pairs] for pairs in (k, v))

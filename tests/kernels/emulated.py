@@ -293,6 +293,7 @@ EMULATED: dict[str, Emit] = {
     "llvm.x86.avx512.pmaddw.d.512": _multiply_pairs,
     "llvm.x86.avx512.vpdpbusd.256": _dot_integers(4, is_left_signed=False),
     "llvm.x86.avx512.vpdpbusd.512": _dot_integers(4, is_left_signed=False),
+    "llvm.x86.avx512.vpdpwssd.512": _dot_integers(2),
     "llvm.x86.avx512bf16.dpbf16ps.512": _dot_bfloats(2),
     "llvm.x86.avx512bf16.cvtneps2bf16.512": _round_to_bfloat,
     "llvm.x86.avx512bf16.cvtne2ps2bf16.512": _round_two_to_bfloat,

@@ -36,9 +36,12 @@ integers = pytest.mark.parametrize("isa", [thorough(isa) if isa in OTHERS else i
 
 
 def limit(cache: Cache) -> float:
-    """Return the error limit: weights are rounded to bfloat16 for the tile unit, to int16 for integer products."""
+    """Return the error limit: weights are rounded to bfloat16 for the tile unit, to integers for integer products.
+
+    Small float8 are cut off then. The error of float8 itself is about 2e-2.
+    """
     if cache[1] in INTEGERS:
-        return 1e-4
+        return 1e-3 if cache[0] == "fp8" else 1e-4
     return 2.0**-7 if cache[1] == "amx" else 2e-5
 
 

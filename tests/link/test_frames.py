@@ -34,6 +34,15 @@ def test_a_writer_does_not_wait_for_its_reader(ends: tuple[Frames, Frames]) -> N
     assert not reader.has_ended
 
 
+def test_messages_that_wait_leave_with_the_next_one(ends: tuple[Frames, Frames]) -> None:
+    writer, reader = ends
+    for message in (b"a", b"b"):
+        assert writer.send(message, waits=True)
+    assert list(reader.read()) == []
+    writer.send(b"c")
+    assert (list(reader.read()), writer.has_unsent) == ([b"a", b"b", b"c"], False)
+
+
 def test_what_was_sent_before_an_end_is_read_after_it(ends: tuple[Frames, Frames]) -> None:
     writer, reader = ends
     for message in MESSAGES[:3]:

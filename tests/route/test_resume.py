@@ -115,8 +115,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair(checkpoint: Path, free_ports: list[int]) -> Iterator[Pair]:
-    found = Pair(checkpoint, free_ports[:2], *SLOW)
+def pair(request: pytest.FixtureRequest, checkpoint: Path, free_ports: list[int]) -> Iterator[Pair]:
+    found = Pair(checkpoint, free_ports[:2], *SLOW, "--stream-interval", getattr(request, "param", "1"))
     with contextlib.closing(found):
         yield found
 
@@ -147,6 +147,7 @@ def check(answer: Future[tuple[int, str]], expected: str) -> None:
         assert len(set(re.findall(rf'^data: \{{"{name}": ?("[^"]*"|\d+)', text, re.MULTILINE))) <= 1
 
 
+@pytest.mark.parametrize("pair", ["3"], indirect=True)
 def test_a_replica_that_falls_silent_is_lost_after_the_timeout(pair: Pair) -> None:
     expected = [ask(pair.servers[0].url, kind)[1] for kind in range(len(KINDS))]
     urls = [server.url for server in pair.servers]

@@ -30,7 +30,7 @@ class Writer(Protocol):
         ...
 
     def write(self, parts: Sequence[bytes]) -> None:
-        """Write parts, none of them empty, each as one chunk."""
+        """Write parts, none of them empty, each as one chunk; nothing once the client has left."""
         ...
 
 
@@ -72,7 +72,8 @@ class EndableProtocol(PlainHttpProtocol):
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Implement Writer."""
-        self.transport.write(b"".join([b"%x\r\n%b\r\n" % (len(part), part) for part in parts]))
+        if not self.transport.is_closing():
+            self.transport.write(b"".join([b"%x\r\n%b\r\n" % (len(part), part) for part in parts]))
 
     def _has_client_left(self) -> bool:
         """Return whether the client has ended the connection, which the event loop notices only after the work."""

@@ -45,20 +45,34 @@ class ShortWay:
 
     def __init__(self) -> None:
         self._writer: Writer | None = None  # set while frames written to it follow those sent before
+        self._held: list[bytes] = []
         self.last_time = 0.0  # of the last frame, on the event loop's clock
 
     @property
     def is_open(self) -> bool:
         """Return whether frames may be written now; otherwise the coroutine must send them."""
-        return self._writer is not None and self._writer.is_ready()
+        return bool(self._held) or (self._writer is not None and self._writer.is_ready())
 
     def open(self, writer: Writer | None) -> None:
         """Lead to a client that has the head of its answer; None closes the way."""
+        self.flush()
         self._writer = writer
 
     def write(self, frames: Iterable[bytes]) -> None:
-        """Send frames, each as a part of its own. The way must be open."""
-        if self._writer is not None and (parts := list(frames)):
+        """Send frames, each as a part of its own, behind those that are held. The way must be open."""
+        self._held += frames
+        self.flush()
+
+    def write_soon(self, frames: list[bytes]) -> None:
+        """Send frames in one write with those of other steps that have arrived too. The way must be open."""
+        if frames and not self._held:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._held += frames
+
+    def flush(self) -> None:
+        """Send the frames that are held."""
+        if self._held and self._writer is not None:
+            parts, self._held = self._held, []
             self.last_time = asyncio.get_running_loop().time()
             self._writer.write(parts)
 
@@ -148,6 +162,7 @@ class EventStream(Response):
                 if way.is_open:
                     way.write([data])
                 else:
+                    way.flush()
                     way.last_time = loop.time()
                     await _chunk(send, data)
         finally:

@@ -19,6 +19,8 @@ class Choice:
         self.num_tokens = 0
         self.num_cached_tokens = 0
         self.has_ended = False
+        self.held: Delta | None = None  # the begin of the next delta, not sent yet
+        self._num_sent = 0  # tokens in deltas that were sent
         self.charge = Charge()
         self.drafts = (0, 0)  # verified, and accepted
         self.prefill_ns = 0  # part of the charge, up to the first token
@@ -49,10 +51,20 @@ class Choice:
             delta.finish_reason, delta.stop_reason = event.finish_reason, event.stop_reason
             self._check_stop(delta)
 
-    def time_out(self, delta: Delta) -> None:
-        """End the choice because the request has timed out."""
+    def is_due(self, delta: Delta, interval: int) -> bool:
+        """Return whether a delta is sent: the first, the last, and those of `interval` tokens. Others are held."""
+        is_due = not self._num_sent or self.num_tokens - self._num_sent >= interval or delta.finish_reason is not None
+        if is_due:
+            self._num_sent = self.num_tokens
+        self.held = None if is_due else delta
+        return is_due
+
+    def time_out(self) -> Delta:
+        """End the choice because the request has timed out, and return its last delta."""
+        delta = self.held or Delta(self.index)
         delta.text += self._detokenizer.finish()
         delta.finish_reason, delta.stop_reason = "length", "timeout"
+        return delta
 
     def _take_token(self, token_id: int, event: TokenEvent, delta: Delta) -> None:
         self.num_tokens += 1

@@ -15,6 +15,7 @@ from .generation import Generation
 from .respond import json_frame
 
 MARK = "\0"
+_ENCODER = msgspec.json.Encoder()
 _ENCODED_MARK = b'"\\u0000"'
 Chunk = ChatChunk | Completion
 
@@ -60,7 +61,7 @@ class TextChunks:
         parts = self._parts.get(index)
         if parts is None:
             parts = self._parts[index] = self._divide(index)
-        return b"%b%b%b" % (parts[0], msgspec.json.encode(text), parts[1])
+        return b"%b%b%b" % (parts[0], _ENCODER.encode(text), parts[1])
 
     def _divide(self, index: int) -> tuple[bytes, bytes]:
         """Split an event at the last mark: no field behind the text has a value that a client chose."""

@@ -11,12 +11,12 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 from ...clock import NS
-from ...errors import InvalidRequest, RequestTimeout
+from ...errors import InvalidRequest, RequestError, RequestTimeout
 from ...link.stream import Taker, TokenStream
 from ...types import Charge, Request, TokenEvent
 from ..service import Service
 from ..wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
-from .choice import choice_of
+from .choice import Choice, choice_of
 from .deltas import Delta, Forward
 from .journal import AnswerJournal, Merged, number_of
 from .prompts import Prompt, check_ids
@@ -51,13 +51,15 @@ class Generation:
         self._adapter = service.adapters.get(body.model)
         self._sequences = sequences
         self._n = sampled.n
+        self._interval = service.config.stream_interval if body.stream else 1
         self._num_prompt_tokens = sum(len(each.prompt.token_ids) for each in self.planned)
         self._has_device_usage = origin.has_device_usage
         tokenizer = service.served.tokenizer
         # A client may send one X-Request-Id twice at a time; the engine's ids must not repeat.
         prefix = f"{origin.request_id}-{uuid.uuid4().hex[:12]}"
         self._choices = {f"{prefix}-{i}": choice_of(tokenizer, i, body, seq) for i, seq in enumerate(sequences)}
-        self.journal = AnswerJournal(origin.resumed, service.fingerprint_of(request.model_name), bool(body.stream))
+        fingerprint = service.fingerprint_of(request.model_name) + (f"-{self._interval}" if self._interval > 1 else "")
+        self.journal = AnswerJournal(origin.resumed, fingerprint, bool(body.stream))
         self._given: dict[str, list[int]] = {}  # tokens of the journal, by sequence
         self._replayed = [self._replay(merged) for merged in self.journal.earlier]
         now = service.clock.now()
@@ -111,8 +113,12 @@ class Generation:
                 except RequestTimeout:
                     if not any(choice.num_tokens for choice in self._choices.values()):
                         raise
-                    yield self._time_out()
+                    yield [choice.time_out() for choice in self._choices.values() if not choice.has_ended]
                     return
+                except RequestError:
+                    if held := [choice.held for choice in self._choices.values() if choice.held is not None]:
+                        yield held
+                    raise
                 if events:
                     yield self._merge(stream, events)
 
@@ -167,15 +173,6 @@ class Generation:
         except TimeoutError as error:
             raise RequestTimeout(f"The request's timeout of {timeout_s:g} s has passed.", "timeout") from error
 
-    def _time_out(self) -> list[Delta]:
-        """Return the end of every choice that has none."""
-        deltas = []
-        for choice in self._choices.values():
-            if not choice.has_ended:
-                choice.time_out(delta := Delta(choice.index))
-                deltas.append(delta)
-        return deltas
-
     def _taker(self, stream: TokenStream, forward: Forward) -> Taker:
         def take(event: TokenEvent, charge: Charge) -> bool:
             is_open = forward.is_open
@@ -187,18 +184,21 @@ class Generation:
 
     def _merge(self, stream: TokenStream | None, events: Merged) -> list[Delta]:
         """Return the deltas of events that come now, or of those of an earlier replica, which have no `stream`."""
-        deltas: dict[str, Delta] = {}
+        deltas: dict[Choice, Delta] = {}
+        num_tokens = 0
         for event, charge in events:
             request_id = event.request_id
             choice = self._choices[request_id]
             if choice.has_ended:
                 continue  # a stop string came first
-            delta = deltas.get(request_id)
+            delta = deltas.get(choice)
             if delta is None:
-                delta = deltas[request_id] = Delta(choice.index)
+                delta = deltas[choice] = choice.held or Delta(choice.index)
+            num_tokens -= choice.num_tokens
             if stream is not None:
                 self._watch.take(event, charge)
             choice.take(event, charge, delta)
+            num_tokens += choice.num_tokens
             if event.index == 0 and choice.index % self._n == 0:
                 self._use.found_cached(event.num_cached_tokens)
             if delta.finish_reason is not None:
@@ -208,8 +208,9 @@ class Generation:
                     stream.abort(request_id)
         if stream is not None and self.journal.is_wanted:
             self.journal.note([(self._choices[event.request_id].index, event, charge) for event, charge in events])
-        self._use.generated(sum([len(delta.token_ids) for delta in deltas.values()]))
-        return list(deltas.values())
+        self._use.generated(num_tokens)
+        interval = self._interval
+        return [delta for choice, delta in deltas.items() if interval == 1 or choice.is_due(delta, interval)]
 
     def _replay(self, entry: Merged) -> list[Delta]:
         """Return the deltas that another replica made of an entry of its journal. Raises InvalidRequest."""

@@ -65,7 +65,7 @@ class _Forwarded:
         return self.way.is_open
 
     def give(self, deltas: list[Delta]) -> None:
-        self.way.write(self.context.run(_frames, self.writer, deltas))
+        self.way.write_soon(self.context.run(_frames, self.writer, deltas))
 
 
 def json_frame(answer: BaseModel) -> bytes:

@@ -1,12 +1,12 @@
-"""Attention on lanes over int8 keys and values by pairwise integer products (VPMADDWD); lanes.py uses FMA instead.
+"""Attention on lanes over 8-bit keys and values by pairs of integer products (VPMADDWD); lanes.py uses FMA instead.
 
-The cache lies in pairs (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_pad][2]. Widened to int16 it is
-the instruction's operand. A query becomes int16 once for each item, with its own scale. A chunk's weights, multiplied
-by V's scales, become int16 by the largest of them. Sums over a head or a chunk are exact in int32 in any order, and
-scales depend on the row and the chunk alone. A slot without a token has weight zero.
+The cache lies in pairs (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_pad][2]. Widened to int16
+(float8: to whole 16ths) it is the instruction's operand. A query becomes int16 once for each item, with its own scale.
+A chunk's weights, multiplied by V's scales, become int16 by the largest of them. Sums over a head or a chunk are exact
+in int32 in any order, and scales depend on the row and the chunk alone. A slot without a token has weight zero.
 
-Lines of the next chunk are prefetched as fast as those of this chunk are used, once for each four rows; the first four
-rows prefetch again half a chunk later, which measured faster, as if some of the first requests were dropped.
+Lines of the next chunk are prefetched as fast as those of this chunk are used, once for each block of rows, and across
+the end of an item. The first block prefetches again half a chunk later, which measured faster.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...device.attention_layout import CHUNK, RUN, RUN_BYTES, RUNS_BYTES, VALUES
-from ..isa import int16_pairs, simd
-from ..isa.dot_product import float_of_sums
-from ..isa.int16_pairs import INT16_MAX, load_i8, store_i16
+from ..isa import simd
+from ..isa.int16_pairs import FLOAT8, INT8, INT16_MAX, Codes, store_i16, sums_of
 from ..isa.jit import inline, made_kernel
-from ..isa.memory import load_f32, load_i64, prefetch_to_l2, store_f32, store_i64
+from ..isa.memory import hidden, load_i64, prefetch_to_l2, store_f32, store_i64
 from ..records import ATTENTION, offsets
-from .cache_elements import INT8_MAX, LEAST, load_first
-from .items import ITEM, attention_items
-from .lane_items import block_place, line_of, scales_of, sees, soften_rows
-from .softmax import IN_INT16, LINE, WEIGHTS_SCALE, softmax
+from .cache_elements import LEAST, load_first
+from .items import ITEM, attention_items, end_key
+from .lane_items import line_of, place_of, scales_of, sees, soften_rows
+from .softmax import IN_FLOAT32, LINE, WEIGHTS_SCALE, narrow_weights, softmax
 from .state import state_bytes
 
 
@@ -60,9 +59,8 @@ def _queries(item):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _narrow_query(query, to, head_dim):  # type: ignore[no-untyped-def]
+def _narrow_query(query, to, head_dim, limit):  # type: ignore[no-untyped-def]
     """Convert a float32 query to int16, padded with zeros. Returns its scale, NaN if an element is not finite."""
-    limit = min(INT16_MAX, 0x7FFFFFFF // (int(INT8_MAX) * head_dim)) * 1.0  # keeps every sum within int32
     zero = highest = strange = simd.splat(0.0)
     for d in range(0, head_dim, 16):
         value = load_first(query + d * 4, min(head_dim - d, 16))
@@ -77,24 +75,35 @@ def _narrow_query(query, to, head_dim):  # type: ignore[no-untyped-def]
     return largest / limit + simd.sum_lanes(strange)
 
 
-@inline
-def _prepare(item):  # type: ignore[no-untyped-def]
-    """Convert the queries of all rows to int16."""
-    op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
-    head_dim, head_pad = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.head_pad)
-    at = load_i64(item + ITEM.row) * load_i64(op + ATTENTION.ldc) + load_i64(item + ITEM.first_head) * head_dim
-    token, r = load_i64(op + ATTENTION.qkv) + at * 4, 0
-    while r < rows:
-        for head in range(group):
-            to = _queries(item) + (r + head) * head_pad * 2
-            scale = _narrow_query(token + head * head_dim * 4, to, head_dim)
-            store_f32(_query_scales(item) + (r + head) * 4, scale)
-        token, r = token + load_i64(op + ATTENTION.ldc) * 4, r + group
+def _most(largest: int, count: int) -> int:
+    """Return the largest int16 that keeps the sum of `count` products with codes up to `largest` within int32."""
+    return min(INT16_MAX, 0x7FFFFFFF // (largest * count))
+
+
+def _prepare(codes: Codes) -> Any:
+    _, largest, unit = codes
+    most = inline(_most)
+
+    @inline
+    def prepare(item):  # type: ignore[no-untyped-def]
+        """Convert the queries of all rows to int16."""
+        op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
+        head_dim, head_pad = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.head_pad)
+        at = load_i64(item + ITEM.row) * load_i64(op + ATTENTION.ldc) + load_i64(item + ITEM.first_head) * head_dim
+        token, r, limit = load_i64(op + ATTENTION.qkv) + at * 4, 0, most(largest, head_dim) * 1.0
+        while r < rows:
+            for head in range(group):
+                to = _queries(item) + (r + head) * head_pad * 2
+                scale = _narrow_query(token + head * head_dim * 4, to, head_dim, limit)
+                store_f32(_query_scales(item) + (r + head) * 4, scale * unit)
+            token, r = token + load_i64(op + ATTENTION.ldc) * 4, r + group
+
+    return prepare
 
 
 @inline
-def _go_on(item, base, begin, end):  # type: ignore[no-untyped-def]
-    """Make the next chunk the current one, and find the next at `base`, with keys begin <= t < end."""
+def _go_on(item, head, base, begin, end):  # type: ignore[no-untyped-def]
+    """Make the next chunk the current one, and find the next of a kv head at `base`, with keys begin <= t < end."""
     op, block_size = load_i64(item + ITEM.op), load_i64(load_i64(item + ITEM.op) + ATTENTION.block_size)
     head_pad = load_i64(op + ATTENTION.head_pad)
     k_cache, v_cache = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.v_cache)
@@ -105,7 +114,7 @@ def _go_on(item, base, begin, end):  # type: ignore[no-untyped-def]
         store_i64(run + _RUN.scales, load_i64(run + _RUN.next_scales))
         if begin < t + RUN and t < end:
             block = t // block_size
-            place, at = block_place(item, block), t - block * block_size
+            place, at = place_of(item, head, block), t - block * block_size
             scales = place + head_pad * block_size + at * 4
             store_i64(run + _RUN.next_keys, place + at * 2)
             store_i64(run + _RUN.next_values, place + at * head_pad)
@@ -124,85 +133,62 @@ def _gather_scales(item, first, stop):  # type: ignore[no-untyped-def]
         simd.store(scales + LINE + i * RUN * 4, simd.load(load_i64(op + ATTENTION.v_cache) + at))
 
 
-@inline
-def _fetch(at):  # type: ignore[no-untyped-def]
-    """Prefetch 256 bytes of the next chunk, as many as are computed between two calls."""
-    prefetch_to_l2(at)
-    prefetch_to_l2(at + 64)
-    prefetch_to_l2(at + 128)
-    prefetch_to_l2(at + 192)
+class Block(NamedTuple):
+    """Products that are computed at once."""
 
-
-def _dots(dot: Any, count: int) -> Any:
-    @inline
-    def dots(a0, a1, a2, a3, word, step, pairs):  # type: ignore[no-untyped-def]
-        """Add to the sums of `count` rows, whose words are `step` bytes apart, their products with `pairs`."""
-        a0 = dot(a0, word, pairs)
-        if count > 1:
-            a1 = dot(a1, word + step, pairs)
-        if count > 2:
-            a2 = dot(a2, word + 2 * step, pairs)
-        if count > 3:
-            a3 = dot(a3, word + 3 * step, pairs)
-        return a0, a1, a2, a3
-
-    return dots
-
-
-def _each(one: Any, count: int) -> Any:
-    @inline
-    def each(sums, to, step, scale, scale_step):  # type: ignore[no-untyped-def]
-        """Apply `one` to the sums of each of `count` rows, with the row's scale."""
-        one(sums[0], to, scale)
-        if count > 1:
-            one(sums[1], to + step, scale + scale_step)
-        if count > 2:
-            one(sums[2], to + 2 * step, scale + 2 * scale_step)
-        if count > 3:
-            one(sums[3], to + 3 * step, scale + 3 * scale_step)
-
-    return each
+    bits: int  # of a register
+    rows: int  # at most
+    vectors: int  # of sixteen keys, or of sixteen elements of values
+    codes: Codes
 
 
 @inline
-def _store(sums, to, scale):  # type: ignore[no-untyped-def]
-    simd.store(to, simd.mul(float_of_sums(sums), simd.splat(load_f32(scale))))
+def _fetch(left, right):  # type: ignore[no-untyped-def]
+    """Prefetch 128 bytes of the next chunk at two places: as many as are computed between two calls."""
+    prefetch_to_l2(left)
+    prefetch_to_l2(left + 64)
+    prefetch_to_l2(right)
+    prefetch_to_l2(right + 64)
 
 
-@inline
-def _add(sums, to, scale):  # type: ignore[no-untyped-def]
-    simd.store(to, simd.fma(float_of_sums(sums), simd.splat(load_f32(scale)), simd.load(to)))
+def _end_of_words(vectors: int) -> Any:
+    """Return the identity, or if a word has many products `hidden`: unrolled loops only take longer to compile."""
+    return hidden if vectors > 1 else inline(lambda end: end)
 
 
-def _score_loop(dot: Any, count: int) -> Any:
-    dots, store = _dots(dot, count), _each(_store, count)
+def _score_loop(block: Block, count: int) -> Any:
+    vectors, (zeros, add, store, _) = block.vectors, sums_of(block.bits, count, block.vectors)
+    load, piece, half = block.codes.load, 32 // vectors, 128 if vectors == 1 else 0
+    end_of = _end_of_words(vectors)
 
     @inline
     def scores(item, r, first, stop):  # type: ignore[no-untyped-def]
         """Compute scores of `count` rows from `r` on with the keys of runs first <= i < stop, without K's scales."""
         op, s, by = load_i64(item + ITEM.op), line_of(item, r), _query_scales(item) + r * 4
-        k_cache, stride = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.block_size) * 2
-        size = load_i64(op + ATTENTION.head_pad) * 2
+        k_cache, v_cache = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.v_cache)
+        stride, size = load_i64(op + ATTENTION.block_size) * 2, load_i64(op + ATTENTION.head_pad) * 2
         q = _queries(item) + r * size
-        for i in range(first, stop):
-            run = _runs(item) + i * RUN_BYTES
-            k, ahead = k_cache + load_i64(run + _RUN.keys), k_cache + load_i64(run + _RUN.next_values)
-            again = load_i64(op + ATTENTION.v_cache) + load_i64(run + _RUN.values)
-            a0 = a1 = a2 = a3 = simd.splat(0.0)
-            for d in range(0, size, 32):  # elements after the head are multiplied by zeros of the query
-                _fetch(ahead + d * 8)
+        for i in range(first, stop, vectors):
+            j = min(i + vectors, stop) - 1
+            run, last = _runs(item) + i * RUN_BYTES, _runs(item) + j * RUN_BYTES
+            left, right = k_cache + load_i64(run + _RUN.keys), k_cache + load_i64(last + _RUN.keys)
+            ahead, ahead_right = load_i64(run + _RUN.next_values), load_i64(last + _RUN.next_values)
+            sums, again, again_right = zeros(), load_i64(run + _RUN.values), load_i64(last + _RUN.values)
+            for d in range(0, size, piece):  # elements after the head are multiplied by zeros of the query
+                _fetch(k_cache + ahead + d * 8, k_cache + ahead_right + d * 8 + half)
                 if r == 0:
-                    _fetch(again + d * 8)
-                for word in range(q + d, q + d + 32, 4):
-                    a0, a1, a2, a3 = dots(a0, a1, a2, a3, word, size, load_i8(k))
-                    k += stride
-            store((a0, a1, a2, a3), s + i * RUN * 4, LINE, by, 4)
+                    _fetch(v_cache + again + d * 8, v_cache + again_right + d * 8 + half)
+                for word in range(q + d, end_of(q + d + piece), 4):
+                    sums = add(sums, word, size, load(left), load(right))
+                    left, right = left + stride, right + stride
+            store(sums, s + i * RUN * 4, (j - i) * RUN * 4, LINE, by, 4)
 
     return scores
 
 
-def _value_loop(dot: Any, count: int) -> Any:
-    dots, add = _dots(dot, count), _each(_add, count)
+def _value_loop(block: Block, count: int) -> Any:
+    vectors, (zeros, add, _, accumulate) = block.vectors, sums_of(block.bits, count, block.vectors)
+    load, piece, end_of = block.codes.load, 32 // vectors, _end_of_words(vectors)
 
     @inline
     def values(item, r, first, stop):  # type: ignore[no-untyped-def]
@@ -211,60 +197,78 @@ def _value_loop(dot: Any, count: int) -> Any:
         v_cache, head_pad = load_i64(op + ATTENTION.v_cache), load_i64(op + ATTENTION.head_pad)
         k_cache, size = load_i64(op + ATTENTION.k_cache), state_bytes(head_pad)
         to = load_i64(item + ITEM.states) + VALUES + r * size
-        for d in range(0, head_pad * 4, 64):
-            a0 = a1 = a2 = a3 = simd.splat(0.0)
+        for d in range(0, head_pad, 16 * vectors):
+            to_right = min(16 * (vectors - 1), head_pad - 16 - d)
+            sums = zeros()
             for i in range(first, stop):
                 run = _runs(item) + i * RUN_BYTES
-                v = v_cache + load_i64(run + _RUN.values) + d // 2
-                _fetch(v_cache + load_i64(run + _RUN.next_values) + d * 4)
-                if r == 0:
-                    _fetch(k_cache + load_i64(run + _RUN.next_values) + d * 4)
-                for word in range(w + i * RUN * 2, w + (i + 1) * RUN * 2, 4):
-                    a0, a1, a2, a3 = dots(a0, a1, a2, a3, word, LINE, load_i8(v))
-                    v += head_pad * 2
-            add((a0, a1, a2, a3), to + d, size, w + WEIGHTS_SCALE, LINE)
+                v, ahead = v_cache + load_i64(run + _RUN.values) + d * 2, load_i64(run + _RUN.next_values) + d * 16
+                for part in range(0, RUN * 2, piece):
+                    _fetch(v_cache + ahead, v_cache + ahead + 128)
+                    if r == 0:
+                        _fetch(k_cache + ahead, k_cache + ahead + 128)
+                    ahead += 256
+                    begin = w + i * RUN * 2 + part
+                    for word in range(begin, end_of(begin + piece), 4):
+                        sums = add(sums, word, LINE, load(v), load(v + to_right * 2))
+                        v += head_pad * 2
+            accumulate(sums, to + d * 4, to_right * 4, size, w + WEIGHTS_SCALE, LINE)
 
     return values
 
 
-def _by_rows(loop: Any, dot: Any) -> Any:
-    """Return a loop over all rows that see a key of the chunk at `base`: four at a time, then the rest together."""
-    one, two, three, four = (loop(dot, count) for count in (1, 2, 3, 4))
-
+def _at_least(count: int, exact: Any, fewer: Any) -> Any:
     @inline
-    def run(item, base, first, stop):  # type: ignore[no-untyped-def]
-        rows = load_i64(item + ITEM.rows)
-        for r in range(0, rows, 4):
-            if sees(item, r, base):
-                if r + 3 < rows:
-                    four(item, r, first, stop)
-                elif r + 2 < rows:
-                    three(item, r, first, stop)
-                elif r + 1 < rows:
-                    two(item, r, first, stop)
-                else:
-                    one(item, r, first, stop)
+    def run(item, r, first, stop):  # type: ignore[no-untyped-def]
+        if load_i64(item + ITEM.rows) - r >= count:
+            exact(item, r, first, stop)
+        else:
+            fewer(item, r, first, stop)
 
     return run
 
 
-def _attend(dot: Any) -> Any:
-    scores, values = _by_rows(_score_loop, dot), _by_rows(_value_loop, dot)
-    soften = soften_rows(softmax(IN_INT16, is_scaled=True))
+def _by_rows(loop: Any, block: Block) -> Any:
+    """Return a loop over all rows that see a key of the chunk at `base`: as many at a time as there are sums for."""
+    step, some = block.rows, loop(block, 1)
+    for count in range(2, step + 1):
+        some = _at_least(count, loop(block, count), some)
+
+    @inline
+    def run(item, base, first, stop):  # type: ignore[no-untyped-def]
+        for r in range(0, load_i64(item + ITEM.rows), step):
+            if sees(item, r, step, base):
+                some(item, r, first, stop)
+
+    return run
+
+
+def _attention(block: Block) -> Any:
+    scores, values = _by_rows(_score_loop, block), _by_rows(_value_loop, block)
+    soften, unit = soften_rows(softmax(IN_FLOAT32, is_scaled=True)), block.codes.unit
+    limit = float(_most(block.codes.largest, CHUNK))
 
     @inline
     def attend(item, begin, end):  # type: ignore[no-untyped-def]
-        _go_on(item, begin // CHUNK * CHUNK, begin, end)
+        head, next_key = load_i64(item + ITEM.kv_head), load_i64(item + ITEM.next_key)
+        _go_on(item, head, begin // CHUNK * CHUNK, begin, end)
         for base in range(begin // CHUNK * CHUNK, end, CHUNK):
             first, stop = max(0, begin - base) // RUN, (min(CHUNK, end - base) + RUN - 1) // RUN
-            _go_on(item, base + CHUNK, begin, end)
+            if base + CHUNK < end:
+                _go_on(item, head, base + CHUNK, begin, end)
+            else:
+                after = end_key(item, load_i64(item + ITEM.tokens) - 1)
+                _go_on(item, load_i64(item + ITEM.next_head), next_key // CHUNK * CHUNK, next_key, after)
             _gather_scales(item, first, stop)
             scores(item, base, first, stop)
             soften(item, base)
+            for i in range(hidden(load_i64(item + ITEM.rows))):
+                narrow_weights(line_of(item, i), limit, unit)
             values(item, base, first, stop)
 
-    return attend
+    return attention_items(_prepare(block.codes), attend)
 
 
-attention_i8_avx2 = made_kernel("attention_i8_avx2", attention_items(_prepare, _attend(int16_pairs.dot_avx2)))
-attention_i8_avx512 = made_kernel("attention_i8_avx512", attention_items(_prepare, _attend(int16_pairs.dot_avx512)))
+attention_i8_avx2 = made_kernel("attention_i8_avx2", _attention(Block(256, 4, 1, INT8)))
+attention_i8_avx512 = made_kernel("attention_i8_avx512", _attention(Block(512, 8, 2, INT8)))
+attention_e4m3_avx512 = made_kernel("attention_e4m3_avx512", _attention(Block(512, 8, 2, FLOAT8)))

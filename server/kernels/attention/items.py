@@ -50,6 +50,8 @@ class ItemRecord(NamedTuple):
     totals: int  # of all partitions
     work: int  # working memory of the kernel
     ends: int  # of the first token, see StepRecord; 0: tokens see no key behind them
+    next_key: int  # what the worker probably reads after the current partition; the end of all keys if not known
+    next_head: int
 
 
 ITEM = offsets(ItemRecord)
@@ -163,6 +165,22 @@ def slope_of(item, head):  # type: ignore[no-untyped-def]
     return load_f32(slopes + (load_i64(item + ITEM.first_head) + head) * 4)
 
 
+@inline
+def _expect(item, partition, first, last, is_part):  # type: ignore[no-untyped-def]
+    """Note what follows: the next partition, or the item before this one, which has the kv head before."""
+    end, head = end_key(item, load_i64(item + ITEM.tokens) - 1), load_i64(item + ITEM.kv_head)
+    key = (partition + 1) * PARTITION
+    if partition == last and head > 0:
+        window = load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
+        head, key = head - 1, max(first * PARTITION, first_key(load_i64(item + ITEM.position), window))
+    elif partition == last:
+        head, key = load_i64(load_i64(item + ITEM.op) + ATTENTION.kv_heads) - 1, end
+        if is_part and partition > 0:
+            key = (partition - 1) * PARTITION
+    store_i64(item + ITEM.next_key, min(key, end))
+    store_i64(item + ITEM.next_head, head)
+
+
 def _do_item(attend: Any) -> Any:
     """Return the function that computes one item; `attend` is compiled into it once."""
 
@@ -189,6 +207,7 @@ def _do_item(attend: Any) -> Any:
         if is_part:
             first = last = load_i32(split)
         for partition in range(first, last + 1):
+            _expect(item, partition, first, last, is_part)
             attend_partition(item, partition)
             if hidden(last) > first:
                 _merge(item, partition, states)

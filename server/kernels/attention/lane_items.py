@@ -32,30 +32,36 @@ def scales_of(item):  # type: ignore[no-untyped-def]
 
 
 @inline
-def block_place(item, block):  # type: ignore[no-untyped-def]
-    """Return the offset in bytes, from the cache's first block, of block `block` of the item's sequence and kv head."""
+def place_of(item, head, block):  # type: ignore[no-untyped-def]
+    """Return the offset in bytes, from the cache's first block, of a block of the item's sequence and a kv head."""
     op = load_i64(item + ITEM.op)
     at = load_i32(load_i64(item + ITEM.table) + block * 4) * load_i64(op + ATTENTION.block_stride)
-    return at + load_i64(item + ITEM.kv_head) * load_i64(op + ATTENTION.block_bytes)
+    return at + head * load_i64(op + ATTENTION.block_bytes)
 
 
 @inline
-def sees(item, r, base):  # type: ignore[no-untyped-def]
-    """Return whether any of rows `r` to r + 3 sees a key of the chunk."""
-    last = min(r + 3, load_i64(item + ITEM.rows) - 1) // load_i64(item + ITEM.group)
+def block_place(item, block):  # type: ignore[no-untyped-def]
+    """Return the same of the item's kv head."""
+    return place_of(item, load_i64(item + ITEM.kv_head), block)
+
+
+@inline
+def sees(item, r, count, base):  # type: ignore[no-untyped-def]
+    """Return whether any of `count` rows from `r` on sees a key of the chunk."""
+    last = (min(r + count, load_i64(item + ITEM.rows)) - 1) // load_i64(item + ITEM.group)
     window = load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
     return end_key(item, last) > base and first_key(row_position(item, r), window) < base + CHUNK
 
 
 @inline
-def _bias_of(item, i, base):  # type: ignore[no-untyped-def]
-    """Return the address of the biases, by distance, of row `i`'s scores of the chunk's keys; 0 without any."""
+def _bias_of(item, head, position, base):  # type: ignore[no-untyped-def]
+    """Return the address of the biases, by distance, of a query's scores of the chunk's keys; 0 without any."""
     op, bias = load_i64(item + ITEM.op), load_i64(load_i64(item + ITEM.op) + ATTENTION.bias)
     if bias == 0:
         return 0
-    head = load_i64(item + ITEM.first_head) + i % load_i64(item + ITEM.group)
+    head += load_i64(item + ITEM.first_head)
     middle = head * load_i64(op + ATTENTION.bias_stride) + load_i64(op + ATTENTION.bias_middle)
-    return bias + (middle + base - row_position(item, i)) * 4
+    return bias + (middle + base - position) * 4
 
 
 def soften_rows(softmax_row: Any) -> Any:
@@ -64,15 +70,16 @@ def soften_rows(softmax_row: Any) -> Any:
     @inline
     def soften(item, base):  # type: ignore[no-untyped-def]
         """Turn the scores of all rows into weights; zeros if a row sees no key of the chunk."""
-        rows = load_i64(item + ITEM.rows)
-        for i in range(hidden(rows)):  # neither unrolled over rows nor compiled for each cap: the body is long
-            op, scales = load_i64(item + ITEM.op), scales_of(item)
-            head_pad, cap = load_i64(op + ATTENTION.head_pad), load_f32(op + ATTENTION.cap)
-            states, window = load_i64(item + ITEM.states), load_i64(op + ATTENTION.window)
-            state, s, position = states + i * state_bytes(head_pad), line_of(item, i), row_position(item, i)
-            group = load_i64(item + ITEM.group)
-            begin, end = first_key(position, window) - base, end_key(item, i // group) - base
-            slope = slope_of(item, i % group)
-            softmax_row(state, s, s, begin, end, scales, head_pad, cap, slope, _bias_of(item, i, base))
+        state, s, scales = load_i64(item + ITEM.states), line_of(item, 0), scales_of(item)
+        position, group = load_i64(item + ITEM.position), load_i64(item + ITEM.group)
+        for token in range(hidden(load_i64(item + ITEM.tokens))):
+            window = load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
+            begin, end = first_key(position + token, window) - base, end_key(item, token) - base
+            for head in range(hidden(group)):  # neither unrolled nor compiled for each cap: the body is long
+                op = load_i64(item + ITEM.op)
+                head_pad, cap = load_i64(op + ATTENTION.head_pad), load_f32(op + ATTENTION.cap)
+                bias = _bias_of(item, head, position + token, base)
+                softmax_row(state, s, s, begin, end, scales, head_pad, cap, slope_of(item, head), bias)
+                state, s = state + state_bytes(head_pad), s + LINE
 
     return soften

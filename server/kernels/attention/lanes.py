@@ -74,7 +74,7 @@ def _four_rows(cell: CacheCell) -> Any:
 def _are_eight(item, r, base):  # type: ignore[no-untyped-def]
     """Return whether rows `r` to r + 7 are computed together."""
     if avx512.has_registers() and r + 8 <= load_i64(item + ITEM.rows):
-        return sees(item, r, base) and sees(item, r + 4, base)
+        return sees(item, r, 4, base) and sees(item, r + 4, 4, base)
     return False
 
 
@@ -96,7 +96,7 @@ def _all_rows() -> Any:
             if _are_eight(item, r, base):
                 score_eight(item, r)
                 r += 4
-            elif sees(item, r, base):
+            elif sees(item, r, 4, base):
                 score_four(item, r, _elements(item), LINE, 0, CHUNK)
             r += 4
 
@@ -108,7 +108,7 @@ def _all_rows() -> Any:
             if _are_eight(item, r, base):
                 values(v, line_of(item, r) + offset * 4, to + r * size, size, head_pad, width)
                 r += 4
-            elif sees(item, r, base):
+            elif sees(item, r, 4, base):
                 add_four(item, r, v, offset, width)
             r += 4
 

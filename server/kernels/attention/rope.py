@@ -265,6 +265,7 @@ rope_kv_bf16 = made_kernel("rope_kv_bf16", _rope(_writer(BFLOAT16, False), _keep
 rope_kv_f32 = made_kernel("rope_kv_f32", _rope(_writer(FLOAT32, False), _keep_queries))
 rope_kv_i8 = made_kernel("rope_kv_i8", _rope(_writer(INT8, False), _keep_queries))
 rope_kv_i8_lane_pairs = made_kernel("rope_kv_i8_lane_pairs", _rope(_writer(INT8, True), _keep_queries))
+rope_kv_e4m3_lane_pairs = made_kernel("rope_kv_e4m3_lane_pairs", _rope(_writer(FLOAT8, True), _keep_queries))
 rope_kv_e4m3 = made_kernel("rope_kv_e4m3", _rope(_writer(FLOAT8, False), _keep_queries))
 # For the tile unit, which reads queries as bfloat16.
 rope_kv_pairs = made_kernel("rope_kv_pairs", _rope(_writer(BFLOAT16, True), _round_queries))

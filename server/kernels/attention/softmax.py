@@ -13,7 +13,6 @@ from numba import types
 
 from ...device.attention_layout import CHUNK, SUMS, VALUES
 from ..isa import int16_pairs, simd
-from ..isa.int16_pairs import INT16_MAX
 from ..isa.jit import inline
 from ..isa.memory import emitted, load_f32, store_f32
 from ..isa.softcap import softcap
@@ -103,18 +102,22 @@ def _exp2(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _store_i16(at, a, b, c, d):  # type: ignore[no-untyped-def]
-    """Store CHUNK int16, followed by the scale that makes the largest INT16_MAX."""
+def narrow_weights(at, limit, unit):  # type: ignore[no-untyped-def]
+    """Convert a row's float32 weights to int16 in place, the largest to `limit`; their scale, times `unit`, follows.
+
+    Its long chain is apart from the softmax so that hosts work on many rows at the same time.
+    """
+    a, b, c, d = simd.load(at), simd.load(at + 64), simd.load(at + 128), simd.load(at + 192)
     largest = simd.splat(_largest(a, b, c, d))
-    by = simd.where_at_least(largest, simd.splat(LEAST), simd.div(simd.splat(INT16_MAX), largest))
+    by = simd.where_at_least(largest, simd.splat(LEAST), simd.div(simd.splat(limit), largest))
     int16_pairs.store_i16(at, simd.mul(a, by))
     int16_pairs.store_i16(at + 32, simd.mul(b, by))
     int16_pairs.store_i16(at + 64, simd.mul(c, by))
     int16_pairs.store_i16(at + 96, simd.mul(d, by))
-    store_f32(at + WEIGHTS_SCALE, simd.first_lane(simd.mul(largest, simd.splat(1.0 / INT16_MAX))))
+    store_f32(at + WEIGHTS_SCALE, simd.first_lane(simd.mul(largest, simd.splat(unit / limit))))
 
 
-IN_FLOAT32, IN_INT16 = Weights(_exp2, simd.store_four), Weights(_exp2, _store_i16)
+IN_FLOAT32 = Weights(_exp2, simd.store_four)
 
 
 @inline

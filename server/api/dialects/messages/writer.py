@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ...pipeline.chunks import TextChunks
 from ...pipeline.deltas import Delta
 from ...pipeline.generation import Generation
 from ...tools.message import MessagePart, arguments_of
@@ -56,6 +57,7 @@ class MessageWriter:
         self._index = -1  # number of the open block
         self._open: tuple[str, int] | None = None  # type of the block, and number of the call
         self._is_begun = False
+        self._texts = TextChunks(lambda index, text: _delta_event(index, "text", text=text))
 
     def whole(self, deltas: list[Delta]) -> MessageAnswer:
         """Return the answer to a client that does not stream."""
@@ -99,14 +101,14 @@ class MessageWriter:
             yield from self._close()
             self._open, self._index = kind, self._index + 1
             yield event(BlockStart(index=self._index, content_block=block))
-        if any(fields.values()):
-            piece = BlockPiece.model_validate({"type": f"{kind[0]}_delta", **fields})
-            yield event(BlockDelta(index=self._index, delta=piece))
+        if kind[0] == "text":
+            yield self._texts.event(self._index, fields["text"])
+        elif any(fields.values()):
+            yield _delta_event(self._index, kind[0], **fields)
 
     def _close(self) -> Iterable[bytes]:
         if self._hidden:
-            piece = BlockPiece(type="signature_delta", signature=seal(self._hidden))
-            yield event(BlockDelta(index=self._index, delta=piece))
+            yield _delta_event(self._index, "signature", signature=seal(self._hidden))
             self._hidden = ""
         if self._open is not None:
             self._open = None
@@ -149,6 +151,11 @@ class MessageWriter:
             output_tokens=usage.completion_tokens,
             neuronserve=usage.neuronserve,
         )
+
+
+def _delta_event(index: int, kind: str, **fields: str) -> bytes:
+    piece = BlockPiece.model_validate({"type": f"{kind}_delta", **fields})
+    return event(BlockDelta(index=index, delta=piece))
 
 
 def _blocks(part: MessagePart, is_hidden: bool) -> Iterable[AnyBlock]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from ...pipeline.chunks import TextChunks
 from ...pipeline.deltas import Delta
 from ...pipeline.generation import Generation
 from ...tools.message import MessagePart, arguments_of
@@ -25,17 +26,20 @@ def line(answer: OllamaAnswer) -> bytes:
     return answer.model_dump_json().encode() + b"\n"
 
 
-def shaped(model: str, is_chat: bool, part: MessagePart, calls: list[AnsweredCall], **end: Any) -> OllamaAnswer:
+def shaped(
+    model: str, is_chat: bool, part: MessagePart, calls: list[AnsweredCall], created_at: str = "", **end: Any
+) -> OllamaAnswer:
     """Return an answer with a part of a message; `end` has the fields of the last one."""
     if is_chat:
         message = AnsweredMessage(content=part.content, thinking=part.reasoning or None, tool_calls=calls or None)
         shown: dict[str, Any] = {"message": message}
     else:
         shown = {"response": part.content, "thinking": part.reasoning or None}
-    return OllamaAnswer(model=model, created_at=now(), done=bool(end), **shown, **end)
+    return OllamaAnswer(model=model, created_at=created_at or now(), done=bool(end), **shown, **end)
 
 
 NOTHING = MessagePart("", "", [])
+TIME = "0001-01-01T00:00:00Z"  # stands for the time of a line that has text alone
 
 
 class OllamaWriter:
@@ -48,6 +52,7 @@ class OllamaWriter:
         self._reader = generation.request.plan.reader(generation.prompts[0].text)
         self._calls: dict[int, ToolCallDelta] = {}  # each is sent when it is whole
         self._reason: str | None = None
+        self._texts = TextChunks(lambda _, text: line(shaped(model, is_chat, MessagePart(text, "", []), [], TIME)))
 
     def whole(self, deltas: list[Delta]) -> OllamaAnswer:
         part = self._read(deltas[0])
@@ -56,7 +61,9 @@ class OllamaWriter:
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
         for delta in deltas:
             part = self._read(delta)
-            if part.content or part.reasoning:
+            if part.content and not part.reasoning:
+                yield self._texts.event(0, part.content).replace(TIME.encode(), now().encode(), 1)
+            elif part.reasoning:
                 yield line(shaped(self._model, self._is_chat, part, []))
 
     def last_frames(self) -> Iterable[bytes]:
