@@ -23,7 +23,7 @@ NeuronserveError
     ├── ModelNotFound             404
     ├── NotFound                  404: no such stored object or file
     ├── RequestTimeout            408: the request's own time is over
-    ├── ProfileError              409: a trace cannot be started or stopped now
+    ├── Conflict                  409: what is running or loaded does not allow it
     ├── PayloadTooLarge           413
     ├── UnsupportedMediaType      415
     ├── TooManyConnections        429
@@ -223,8 +223,8 @@ class UpdatesDisabled(RequestError, status=403, code="lora_updating_disabled"):
     """The server does not load or unload LoRA adapters while it runs."""
 
 
-class ProfileError(RequestError, status=409, code="profile_error"):
-    """A trace cannot be started or stopped now."""
+class Conflict(RequestError, status=409, code="conflict"):
+    """Something that runs, or is loaded, does not allow it."""
 
 
 class KernelAccessError(NeuronserveError):

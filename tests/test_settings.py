@@ -212,6 +212,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"replicas", "kept_kv_cache_gib", "kv_offloading_size", "kv_offloading_dir", "kv_offloading_dir_size"}
     | {"limit_mm_per_prompt", "mm_processor_kwargs", "kv_events_config", "disaggregate", "mmproj"}
     | {"pipeline_parallel_size", "pipeline_stages", "pipeline_key_file", "distributed", "num_replicas"}
+    | {"models", "max_model_wait", "multi_model_endpoint"}
     | {"api_keys_file", "public_paths", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
     | {"ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms"}

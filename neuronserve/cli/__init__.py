@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from neuronserve.cli import client_tests, commands, launch, pipeline, route
-from neuronserve.cli.call import Call, Parser
+from neuronserve.cli.call import Call, MakeAccount, Parser
 from neuronserve.cli.ending import INTERRUPTED, has_lost_its_reader, leave
 from neuronserve.server import __version__
 from neuronserve.server.errors import StartError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from neuronserve.server.config import EngineConfig
     from neuronserve.server.link.handle import EngineEnd, EngineMain
     from neuronserve.server.link.stage_ends import StageEnd
+    from neuronserve.server.placement.shared_cores import Account
 
 
 def engine_main(config: EngineConfig, end: EngineEnd | StageEnd) -> int:
@@ -29,25 +30,32 @@ def engine_main(config: EngineConfig, end: EngineEnd | StageEnd) -> int:
     return run_engine(load_served, config, end)
 
 
+def account_main(config: EngineConfig) -> Account:
+    """Return the memory that an engine would take."""
+    from neuronserve.cli.account import account_of
+
+    return account_of(config)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code."""
-    return run(argv, engine_main)
+    return run(argv, engine_main, account_main)
 
 
-def run_process(engine: EngineMain = engine_main) -> int:
+def run_process(engine: EngineMain = engine_main, account: MakeAccount = account_main) -> int:
     """Run the command of this process. A failure ends the process and its children at once."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if code := run(None, engine):
+    if code := run(None, engine, account):
         leave(code)
     return 0
 
 
-def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
-    """Run the command with another main function of the engine's process."""
+def run(argv: Sequence[str] | None, engine: EngineMain, account: MakeAccount) -> int:
+    """Run the command with other main functions of engines' processes."""
     found, rest = _parser().parse_known_args(argv)
     try:
         siblings = {name: what for name, (_, what) in COMMANDS.items()}
-        code = found.run(Call(found.name, found.what, rest, engine, siblings)) or 0
+        code = found.run(Call(found.name, found.what, rest, engine, account, siblings)) or 0
         print(end="", flush=True)
         return code
     except StartError as error:

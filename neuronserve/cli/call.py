@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from textwrap import shorten
@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from neuronserve.server.settings.help_groups import ALL_FLAG
 
 if TYPE_CHECKING:
+    from neuronserve.server.config import EngineConfig
     from neuronserve.server.link.handle import EngineMain
+    from neuronserve.server.placement.shared_cores import Account
     from neuronserve.server.settings.base import Settings
 
 Kind = TypeVar("Kind", bound="Settings")
+MakeAccount = Callable[["EngineConfig"], "Account"]
 
 
 HELP_COLUMN, MOST_METAVAR = 32, 14
@@ -60,6 +63,7 @@ class Call:
     what: str
     argv: Sequence[str]  # after the name
     engine: EngineMain  # main function of an engine's process
+    account: MakeAccount  # of an engine's memory, in a process of its own
     siblings: Mapping[str, str]  # description of every command
 
     @property

@@ -30,6 +30,11 @@ def serve(call: Call) -> None:
     settings = call.settings(serve_settings())
     settings.require_price()
     require_files(settings)
+    if settings.models or settings.multi_model_endpoint:
+        from neuronserve.cli.several_models import serve_models
+
+        serve_models(settings, call, lambda own: check_serve(own, partial(_model_path, own)))
+        return
     model_path = check_serve(settings, partial(_model_path, settings))
     if settings.distributed == "ray":
         from neuronserve.cli.ray import serve_on_ray

@@ -18,7 +18,7 @@ def serve_on_ray(settings: ServeSettings, model_path: Path) -> None:
     """Run the router and its servers until SIGTERM. Raises StartError."""
     if find_spec("ray") is None:
         raise SettingsError("--distributed ray needs Ray: pip install 'neuronserve[ray]'")
-    from neuronserve.server.settings.ray import require_token
+    from neuronserve.server.settings.several import require_token
 
     require_token()  # before Ray is imported
     from neuronserve.server.api.http.deferred import import_fastapi

@@ -43,10 +43,11 @@ def _replica(
     from neuronserve.server.settings.replicas import of_replica
 
     args = (of_replica(settings, number), model_path, engine, listener)
-    return multiprocessing.get_context("spawn").Process(target=_run_replica, args=args, name=f"replica-{number}")
+    return multiprocessing.get_context("spawn").Process(target=run_replica, args=args, name=f"replica-{number}")
 
 
-def _run_replica(settings: ServeSettings, model_path: Path, engine: EngineMain, listener: socket.socket) -> None:
+def run_replica(settings: ServeSettings, model_path: Path, engine: EngineMain, listener: socket.socket) -> None:
+    """Run one server behind a router, on `listener`."""
     settings.put_in_force()
     go_first_when_memory_runs_out()  # before the router
     start_fork_server()

@@ -37,6 +37,7 @@ class Asked:
     request_id: str
     session: str = ""
     prompt: Prompt = field(default_factory=Prompt)
+    only: str = ""  # address of the one replica that can answer; "" = each can
     resume: Resume = field(default_factory=lambda: Resume(uuid.uuid4().hex, int(time.time())))
 
     @property

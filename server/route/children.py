@@ -45,14 +45,15 @@ class Children:
             if process is not None and process.is_alive() and process.pid is not None:
                 os.kill(process.pid, number)
 
-    async def close(self) -> None:
-        """End all replicas."""
+    async def close(self, grace_s: float = EXIT_GRACE_S) -> None:
+        """End all replicas, which get `grace_s` for their requests and engines, and keep their ports."""
         self.signal(signal.SIGTERM)
-        running = [process for process in self._processes if process is not None]
-        await asyncio.gather(*(asyncio.to_thread(process.join, EXIT_GRACE_S) for process in running))
+        running = [process for process in self._processes if process is not None and process.pid is not None]
+        await asyncio.gather(*(asyncio.to_thread(process.join, grace_s) for process in running))
         for process in running:
             process.kill()
             await asyncio.to_thread(process.join)
+        self._listeners = [old or bind(HOST, at.port) for old, at in zip(self._listeners, self.addresses, strict=True)]
 
     async def _keep(self, number: int, fleet: Fleet) -> None:
         breaker, loop, address = RestartBreaker(self._healing), asyncio.get_running_loop(), self.addresses[number]

@@ -90,8 +90,8 @@ class Exchange:
         asked, fleet = self._asked, self._fleet
         self._name = f"{asked.request_id} {id(self)} {len(self._tried)} {self._num_losses}"
         if asked.is_stored:
-            return await fleet.first(self._tried)
-        return await fleet.place(self._name, asked.prompt, asked.session, self._tried)
+            return await fleet.first(self._tried, asked.only)
+        return await fleet.place(self._name, asked, self._tried)
 
     async def _is_refused(self, replica: Replica, upstream: Upstream) -> bool:
         """Return whether another replica should answer instead of this one."""
@@ -107,7 +107,7 @@ class Exchange:
             replica.suspect()
         elif not (status in ELSEWHERE and is_continued):
             return False
-        return any(each not in self._tried for each in self._fleet.up)
+        return any(each not in self._tried for each in self._fleet.at(self._asked.only))
 
     def _lost(self, replica: Replica, why: str, is_asked: bool) -> None:
         """Note the loss of a replica. Raises ReplicaLost when the request cannot move."""

@@ -13,8 +13,9 @@ from ..api.phase import Phase
 from ..errors import SettingsError, Unavailable
 from ..scheduler.router import PENDING_WEIGHT
 from .address import Address, read_file, resolved
+from .asked import Asked
 from .config import FrontConfig
-from .prompt import Prompt, new_ledger
+from .prompt import new_ledger
 from .replica import Replica
 
 log = logging.getLogger("neuronserve.route")
@@ -29,6 +30,7 @@ class Fleet:
         self.replicas: list[Replica] = []
         self.ledger = new_ledger()
         self.is_draining = False  # the process ends with its open requests
+        self.is_on_demand = False  # replicas start when they are needed
         self._config = config
         self.max_wait_s = config.max_wait
         self._file = config.replicas_file
@@ -44,8 +46,8 @@ class Fleet:
 
     @property
     def phase(self) -> Phase:
-        """Phase of the process in front of the replicas: loading while none is up."""
-        return "draining" if self.is_draining else "ready" if self.up else "loading"
+        """Phase of the process in front of the replicas: loading while none is up, unless they start on demand."""
+        return "draining" if self.is_draining else "ready" if self.up or self.is_on_demand else "loading"
 
     def has_served(self, address: Address) -> bool:
         """Return whether a replica has been up."""
@@ -72,26 +74,30 @@ class Fleet:
         for replica in self.replicas:
             replica.close()
 
-    async def place(self, name: str, prompt: Prompt, session: str, tried: Collection[Replica] = ()) -> Replica:
+    def at(self, only: str) -> list[Replica]:
+        """Return the replicas that take requests; with an address that one alone."""
+        return [each for each in self.up if only in ("", each.address.name)]
+
+    async def place(self, name: str, asked: Asked, tried: Collection[Replica] = ()) -> Replica:
         """Choose a replica for a request, and count it there until `ledger.end(name)`.
 
         Replicas of `tried` are the last choice. Waits while none is up. Raises Unavailable.
         """
-        await self.until_up()
-        untried = [replica.number for replica in self.up if replica not in tried] if tried else ()
-        asked = name, prompt.digests, prompt.num_tokens, session
-        return self.replicas[self.ledger.place_prompt(*asked, among=untried)]
+        await self.until_up(asked.only)
+        some = [each.number for each in self.at(asked.only) if asked.only or each not in tried]
+        prompt = asked.prompt.digests, asked.prompt.num_tokens, asked.session
+        return self.replicas[self.ledger.place_prompt(name, *prompt, among=some if tried or asked.only else ())]
 
-    async def first(self, tried: Collection[Replica] = ()) -> Replica:
+    async def first(self, tried: Collection[Replica] = (), only: str = "") -> Replica:
         """Return the first replica that is up and not among `tried`. Waits and raises as `place`."""
-        await self.until_up()
-        return next((each for each in self.up if each not in tried), self.up[0])
+        await self.until_up(only)
+        return next((each for each in self.at(only) if each not in tried), self.at(only)[0])
 
-    async def until_up(self) -> None:
-        """Wait for a replica. Raises Unavailable when none comes in time."""
+    async def until_up(self, only: str = "") -> None:
+        """Wait for a replica, or for the one at an address. Raises Unavailable when it does not come in time."""
         try:
             async with asyncio.timeout(self.max_wait_s):
-                while not self.up:
+                while not self.at(only):
                     self._is_any_up.clear()
                     await self._is_any_up.wait()
         except TimeoutError as error:

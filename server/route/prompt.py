@@ -26,6 +26,7 @@ class Prompt(msgspec.Struct, frozen=True):
     digests: list[bytes] = []  # of its whole chunks, each over all bytes before it
     num_tokens: int = 1  # estimated
     is_continued: bool = False  # refers to a stored response or conversation
+    model: str = ""  # that the body names
 
 
 def prompt_of(body: bytes) -> Prompt:
@@ -42,7 +43,8 @@ def prompt_of(body: bytes) -> Prompt:
         digest = hash((digest, text[begin : begin + CHUNK_BYTES]))
         digests.append(digest.to_bytes(8, "big", signed=True))
     is_continued = any(bytes(found.get(name, b"null")) != b"null" for name in REFERENCES)
-    return Prompt(digests, 1 + len(text) // TOKEN_BYTES, is_continued)
+    model = msgspec.json.decode(found.get("model", b'""'))
+    return Prompt(digests, 1 + len(text) // TOKEN_BYTES, is_continued, model if isinstance(model, str) else "")
 
 
 def new_ledger() -> Router:

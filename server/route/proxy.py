@@ -70,16 +70,16 @@ class Proxy:
 
     async def _answer(self, request: Asked, scope: Scope, send: Send) -> None:
         if request.path == "/metrics" and request.method == "GET":
-            await (await self._measured(request))(scope, _nothing, send)
+            await (await self._measured(request))(scope, nothing, send)
         elif request.is_for_all:
-            await _whole((await self._ask_all(request))[-1])(scope, _nothing, send)
+            await _whole((await self._ask_all(request))[-1])(scope, nothing, send)
         else:
             await Exchange(self.fleet, self._metrics, request, scope, send).run()
 
     async def _measured(self, request: Asked) -> Response:
         """Return the metrics of the router, and those of its own replicas, which may refuse the caller."""
         registry: Collector = self._metrics.registry
-        if self._shows_replicas:
+        if self._shows_replicas and (self.fleet.up or not self.fleet.is_on_demand):
             answers = await self._ask_all(request)
             if answers[-1].status >= 400:
                 return _whole(answers[-1])
@@ -137,7 +137,7 @@ def _whole(answer: Answered) -> Response:
     return response
 
 
-async def _nothing() -> Message:
+async def nothing() -> Message:
     """Receive nothing: the request was read."""
     return {"type": "http.disconnect"}
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from .proxy import Proxy, build_app
 
 log = logging.getLogger("neuronserve.route")
 POLL_S = 0.05
+MakeFront = Callable[[RouteConfig, Fleet, socket.socket, Tls | None], "HttpFront"]
 
 
 class Replicas(Protocol):
@@ -128,13 +130,15 @@ class RouteServer:
         self._front.stop()
 
 
-def route(config: RouteConfig, listener: socket.socket, children: Replicas | None = None) -> None:
+def route(
+    config: RouteConfig, listener: socket.socket, children: Replicas | None = None, front: MakeFront = HttpFront
+) -> None:
     """Run a router until it has shut down after SIGTERM or SIGINT. Raises StartError."""
-    run(_route(config, listener, children))
+    run(_route(config, listener, children, front))
 
 
-async def _route(config: RouteConfig, listener: socket.socket, children: Replicas | None) -> None:
+async def _route(config: RouteConfig, listener: socket.socket, children: Replicas | None, front: MakeFront) -> None:
     fleet, tls = Fleet(config), None if config.tls is None else Tls(config.tls)
     restart = (lambda: None) if children is None else partial(children.signal, signal.SIGHUP)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, restart)  # of the engines of its own replicas
-    await RouteServer(config, fleet, HttpFront(config, fleet, listener, tls), children).run(tls)
+    await RouteServer(config, fleet, front(config, fleet, listener, tls), children).run(tls)

@@ -16,7 +16,7 @@ DEFAULT_LORAS = 4
 
 
 def _pairs(value: Any) -> Any:
-    """Return each adapter as NAME=PATH; JSON or YAML with name and path is accepted too."""
+    """Return each adapter or model as NAME=PATH; JSON or YAML with name and path is accepted too."""
     if isinstance(value, str):
         text = value.strip()
         value = _json(text) if text[:1] in ("[", "{") else split_commas(text)

@@ -4,7 +4,7 @@ ALL_FLAG = "--help-all"
 ADVANCED = "Advanced"
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Model": ("model", "served_model_name", "dtype", "quantization", "chat_template", "lora_modules"),
+    "Model": ("model", "served_model_name", "dtype", "quantization", "chat_template", "lora_modules", "models"),
     "Accelerator": (
         *("device", "tensor_parallel_size", "data_parallel_size", "pace", "stack", "kv_cache_dtype"),
         *("enable_prefix_caching", "speculative_config", "cpu_threads"),
@@ -41,9 +41,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("api_key_file", "admin_api_key", "public_paths", "ssl_ca_certs", "ssl_cert_reqs"),
         *("allow_fault_header", "enable_tokenizer_info_endpoint", "enable_per_request_metrics"),
         *("stream_interval", "context_overflow", "enable_auto_tool_choice", "disable_log_stats", "log_stats_interval"),
-        *("max_stored_responses", "trace_dir", "otlp_traces_endpoint", "otlp_traces_protocol"),
+        *("max_stored_responses", "trace_dir", "otlp_traces_endpoint", "otlp_traces_protocol", "multi_model_endpoint"),
         *("allowed_media_hosts", "limit_mm_per_prompt", "mm_processor_kwargs", "max_image_bytes"),
-        *("max_image_pixels", "media_fetch_timeout", "max_audio_bytes", "allow_script"),
+        *("max_image_pixels", "media_fetch_timeout", "max_audio_bytes", "allow_script", "max_model_wait"),
     ),
 }
 HEADINGS = {name: heading for heading, names in GROUPS.items() for name in names}

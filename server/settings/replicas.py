@@ -35,7 +35,7 @@ def of_replica(settings: Kind, number: int) -> Kind:
     return settings.model_copy(update=own)
 
 
-def given(settings: ServeSettings, model: Path) -> dict[str, Any]:
+def given(settings: ServeSettings, model: Path | str) -> dict[str, Any]:
     """Return the settings that were given, in the form of a configuration file; a `model` of this host by its path."""
     written = settings.model_dump(mode="json")
     public = {name: str(field.validation_alias or name) for name, field in type(settings).model_fields.items()}

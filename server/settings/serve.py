@@ -36,7 +36,7 @@ from .objectives import ObjectiveSettings
 from .offload import OffloadSettings
 from .pipeline import PipelineSettings
 from .pooling import PoolingSettings
-from .ray import RaySettings
+from .several import SeveralSettings
 from .sources import data_home, traces_protocol
 from .strict import StrictSettings
 from .tls import TlsSettings
@@ -53,7 +53,7 @@ class ServeSettings(
     MediaSettings,
     ObjectiveSettings,
     PipelineSettings,
-    RaySettings,
+    SeveralSettings,
     KeySettings,
     TlsSettings,
     StrictSettings,
@@ -291,7 +291,7 @@ class ServeSettings(
             media=self.media_config,
             healing=self.healing,
             kv_events=self.kv_events,
-            is_replica=self.replicas > 1,
+            is_replica=self.replicas > 1 or bool(self.models) or self.multi_model_endpoint,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,
             otlp_traces_protocol=cast(OtlpProtocol, traces_protocol(self.otlp_traces_protocol)),

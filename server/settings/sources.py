@@ -37,7 +37,7 @@ def load_settings(kind: type[Kind], argv: Sequence[str], parser: ArgumentParser 
     given = _command_line(kind, argv, parser or ArgumentParser(allow_abbrev=False))
     environment = _environment(kind)
     config = given.get("config") or environment.get("config")
-    file = _config_file(config) if config else {}
+    file = config_file(config) if config else {}
     values = {**file, **environment, **given}
     implied = {name: each for name, each in kind.implied(values, neuron_variables()).items() if name in names(kind)}
 
@@ -190,7 +190,7 @@ def _environment(kind: type[Settings]) -> dict[str, Any]:
     return values
 
 
-def _config_file(path: str) -> dict[str, Any]:
+def config_file(path: str) -> dict[str, Any]:
     """The settings in a YAML file; keys may be written with dashes, as the flags are.
 
     Read here, because pydantic-settings takes a missing file, a directory or a pipe for an empty file.
@@ -238,6 +238,11 @@ def runtime_cores() -> RuntimeCores:
     variables = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
     visible, count = (os.environ.get(variable) or None for variable in variables)
     return RuntimeCores(visible, count)
+
+
+def take_cores(visible: str) -> None:
+    """Let this process have these NeuronCores, and no others."""
+    os.environ["NEURON_RT_VISIBLE_CORES"] = visible
 
 
 def neuron_variables() -> dict[str, str]:

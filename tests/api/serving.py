@@ -15,9 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from neuronserve.cli.several_models import rows_of
 from neuronserve.server.config import CacheConfig, EngineConfig, SchedulerConfig
 from neuronserve.server.cost.pricer import StepPricer
 from neuronserve.server.device.buckets import CompiledShapes, powers_of_two
@@ -25,8 +27,10 @@ from neuronserve.server.device.instances import INSTANCES
 from neuronserve.server.engine.fake_runner import FakeRunner
 from neuronserve.server.engine.loop import Pending, Runner
 from neuronserve.server.errors import StartError
+from neuronserve.server.host.memory import GIB
 from neuronserve.server.link.handle import EngineEnd
 from neuronserve.server.link.messages import CoreMemory, EngineFacts, EngineInfo, WeightsIdentity
+from neuronserve.server.placement.shared_cores import Account
 from neuronserve.server.types import StepPlan
 from tests.api.echo import EchoRunner
 from tests.api.speech import SpeechRunner
@@ -136,7 +140,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     max_model_len = config.max_model_len or MAX_MODEL_LEN
     scheduler = SchedulerConfig.of(config, max_model_len, None)
     file = Path(config.model_path) / "config.json"  # tests of the engine alone have no files
-    model = json.loads(file.read_text()) if file.exists() else {"vocab_size": VOCAB_SIZE}
+    model: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"vocab_size": VOCAB_SIZE}
     info = EngineInfo(
         max_model_len=max_model_len,
         cache=cache,
@@ -153,7 +157,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     )
     fake, pricer = FakeRunner(cache, VOCAB_SIZE), small_pricer(config.max_num_seqs, max_model_len)
     copy_block = fake.copy if config.device == "parts" else None
-    runner = paced_runner(config.device, fake)
+    runner = paced_runner(model.get("pace", config.device), fake)
     return FakeEngine(runner, cache, scheduler, info, pricer, copy_block=copy_block, blocks=fake)
 
 
@@ -177,6 +181,17 @@ def run_fake(config: EngineConfig, end: EngineEnd) -> int:
     from neuronserve.server.engine.process import run_engine
 
     return run_engine(load_fake, config, end)
+
+
+def fake_account(config: EngineConfig) -> Account:
+    """The memory of a fake model: `gib` of its config.json on each core, and a fifth of it on the host."""
+    model = json.loads((Path(config.model_path) / "config.json").read_text())
+    num_bytes = int(model.get("gib", 1) * GIB)
+    if model.get("gib") == 0:
+        raise StartError("config.json: gib is 0")
+    cores = (num_bytes,) * config.tensor_parallel_size
+    rows = rows_of(config.max_model_len or MAX_MODEL_LEN, "generate", num_bytes // 2)
+    return Account(cores, num_bytes // 5, 256, rows)
 
 
 def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:

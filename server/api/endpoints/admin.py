@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from ... import __version__
-from ...errors import ProfileError, Unavailable
+from ...errors import Conflict, Unavailable
 from ...link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
 from ...text.parsers.call_formats import ToolParserName
 from ...text.parsers.formats import ReasoningParserName
@@ -138,12 +138,12 @@ def _trace(reply: TraceReply) -> Trace:
 
 
 async def _send(service: Service, command: TraceCommand) -> list[TraceReply]:
-    """Return the engines' replies to `command`. Raises ProfileError when one of them refuses."""
+    """Return the engines' replies to `command`. Raises Conflict when one of them refuses."""
     if not service.config.has_device_traces:
-        raise ProfileError("Tracing is off: start the server with --trace-dir DIRECTORY.", code="profile_disabled")
+        raise Conflict("Tracing is off: start the server with --trace-dir DIRECTORY.", code="profile_disabled")
     _ = service.model  # raises while it loads, drains or is dead
     replies = await service.engine.trace(command)
     errors = [reply.error for reply in replies if reply.error is not None]
     if errors:
-        raise ProfileError(f"{errors[0][0].upper()}{errors[0][1:]}.")
+        raise Conflict(f"{errors[0][0].upper()}{errors[0][1:]}.", code="profile_error")
     return replies

@@ -65,10 +65,10 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        caller = self._ring.find(_given(scope)) if self._ring.has_keys else None
+        caller = self._ring.find(given_key(scope)) if self._ring.has_keys else None
         try:
             if self._ring.has_keys and scope["method"] != "OPTIONS" and not self._is_public(scope["path"]):
-                caller = _require(caller, scope["path"])
+                caller = require(caller, scope["path"])
                 if _is_counted(scope["path"], scope["method"]):
                     caller.use.let_in()
             if needs_local(self._ring, scope["path"]) and not is_local(scope):
@@ -117,7 +117,7 @@ def _host(scope: Scope) -> str:
     return str((scope.get("client") or ("",))[0])
 
 
-def _require(caller: Caller | None, path: str) -> Caller:
+def require(caller: Caller | None, path: str) -> Caller:
     """Return the caller. Raises Unauthorized or Forbidden."""
     if caller is None or caller.key is None:
         raise Unauthorized("A valid API key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
@@ -140,7 +140,7 @@ def is_local(scope: Scope) -> bool:
     return mapped.is_loopback and is_same_user(client[1], server[1])
 
 
-def _given(scope: Scope) -> bytes | None:
+def given_key(scope: Scope) -> bytes | None:
     """Return the key that a request sends; Anthropic's clients use a header of their own."""
     scheme, _, given = (header(scope, b"authorization") or b"").partition(b" ")
     found = given if scheme.lower() == b"bearer" else header(scope, b"x-api-key")

@@ -68,41 +68,41 @@ def load_encoder(config: EncodeConfig, on_progress: OnProgress, isa: Isa | None 
 
     Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError.
     """
-    return _Loading(config, on_progress, isa).run()
+    return EncoderLoading(config, on_progress, isa).run()
 
 
-class _Loading:
+class EncoderLoading:
     """The steps of one start: cheap checks before long work."""
 
-    def __init__(self, config: EncodeConfig, on_progress: OnProgress, isa: Isa | None) -> None:
+    def __init__(self, config: EncodeConfig, on_progress: OnProgress, isa: Isa | None = None) -> None:
         self._config, self._on_progress, self._isa = config, on_progress, isa
         self._directory = Path(config.model_path)
         use_catalog(config.catalog)
         self._model: StatesSource = open_states(
             self._directory, config.requested_formats, config.tensor_parallel_size, config.cpu_threads
         )
-        self._spec = self._model.spec
-        if self._spec.state_mixer is not None:
+        self.spec = self._model.spec
+        if self.spec.state_mixer is not None:
             raise DeviceError(
-                f"{self._spec.architecture} keeps a state of each text: only its class that generates is served"
+                f"{self.spec.architecture} keeps a state of each text: only its class that generates is served"
             )
         self._sentence = read_sentence_model(self._directory)
-        self._max_length = self._longest()
+        self.max_length = self._longest()
         self._head, self._notes = self._choose_head()
-        formats, tokens = self._model.formats, max(config.max_num_batched_tokens, self._max_length)
+        formats, tokens = self._model.formats, max(config.max_num_batched_tokens, self.max_length)
         self._limits = StepLimits(tokens, 0, config.cpu_threads)
         self._shape = ServingShape(
             config.dtype,
-            self._max_length,
+            self.max_length,
             BLOCK_SIZE,
             self._limits,
             formats.quantization,
             formats.modules_to_not_convert,
         )
-        self._shard = ShardSpec.of(self._spec, config.tensor_parallel_size)
-        texts = max(1, tokens // self._max_length), self._max_length
+        self._shard = ShardSpec.of(self.spec, config.tensor_parallel_size)
+        texts = max(1, tokens // self.max_length), self.max_length
         part = instance(config.device), config.device_memory_utilization
-        self._core_lines = require_encoder_fit(self._spec, part, self._shard.tp, formats, texts)
+        self.core_lines = require_encoder_fit(self.spec, part, self._shard.tp, formats, texts)
         self._num_blocks = tokens // BLOCK_SIZE + config.max_num_seqs
         self._require_host()
 
@@ -112,28 +112,28 @@ class _Loading:
         use_cache(self._config.kernel_cache_dir, report=self._on_progress)
         tokenizer = load_tokenizer(self._directory)
         sentence = self._sentence
-        texts = EncoderTokenizer(tokenizer, self._max_length, sentence.is_lower_case, sentence.frame)
+        texts = EncoderTokenizer(tokenizer, self.max_length, sentence.is_lower_case, sentence.frame)
         cores = [NeuronCore(core) for core in range(self._shard.tp)]
         placement = self._place(cores)
         checkpoint = self._model.checkpoint
-        head = load_head(self._head, self._directory, checkpoint, self._spec.state_size)
+        head = load_head(self._head, self._directory, checkpoint, self.spec.state_size)
         runner = self._runner(placement)
         runner.run([TokenizedText((0,))])
-        limits = PoolingLimits(self._config.max_num_seqs, self._limits.num_tokens, self._max_length)
+        limits = PoolingLimits(self._config.max_num_seqs, self._limits.num_tokens, self.max_length)
         return LoadedEncoder(
-            encoder=Encoder(runner, head, limits, self._spec.vocab_size),
+            encoder=Encoder(runner, head, limits, self.spec.vocab_size),
             tokenizer=texts,
             placement=placement,
             formats=self._model.formats,
             sentence=self._sentence,
-            core_lines=self._core_lines,
+            core_lines=self.core_lines,
             limits=limits,
             notes=self._notes,
         )
 
     def _longest(self) -> int:
         """Return the most tokens of a text: configured, or stated by the files, within the model's positions."""
-        stated, most = self._sentence.max_seq_length or stated_length(self._directory), self._spec.longest
+        stated, most = self._sentence.max_seq_length or stated_length(self._directory), self.spec.longest
         configured = self._config.max_model_len
         if configured is not None and not 2 <= configured <= most:
             raise SettingsError(f"max_model_len is {configured}: this model takes 2 to {most} tokens")
@@ -142,19 +142,19 @@ class _Loading:
     def _choose_head(self) -> tuple[Head, tuple[str, ...]]:
         """Return the head of the architecture, of modules.json or of the settings, and notes about it."""
         pooling, normalize = self._config.pooling, self._config.normalize
-        found = classification_head(self._spec.architecture, read_model_config(self._directory / "config.json"))
+        found = classification_head(self.spec.architecture, read_model_config(self._directory / "config.json"))
         if found is not None:
             if pooling is not None or normalize is not None:
-                raise SettingsError(f"pooling and normalize are for embeddings: {self._spec.architecture} classifies")
+                raise SettingsError(f"pooling and normalize are for embeddings: {self.spec.architecture} classifies")
             return found, ()
         head, notes = self._sentence.head, list[str]()
         if head is None:
-            last = not self._spec.is_encoder and pooling == "lasttoken"
+            last = not self.spec.is_encoder and pooling == "lasttoken"
             head = Head(("mean",), (Normalize(),))
             if pooling is None:
                 notes.append("no modules.json describes the pooling: the mean of the states is taken, normalized")
-            if not self._spec.is_encoder and not last:
-                notes.append(f"{self._spec.architecture} was {WEAK}")
+            if not self.spec.is_encoder and not last:
+                notes.append(f"{self.spec.architecture} was {WEAK}")
         if pooling is not None:
             head = replace(head, pooling=(pooling,))
         if normalize is not None:
@@ -164,14 +164,14 @@ class _Loading:
 
     def _require_host(self) -> None:
         """Raise HostMemoryError when the host is too small. All layers share one layer's memory for keys and values."""
-        whole = HostFootprint.of(self._spec, self._shard, self._shape)
-        needed = replace(whole, kv_block=whole.kv_layer).total(self._num_blocks)
+        whole = HostFootprint.of(self.spec, self._shard, self._shape)
+        self.host_bytes = replace(whole, kv_block=whole.kv_layer).total(self._num_blocks)
         model = f"{self._directory} with tensor_parallel_size {self._shard.tp}"
         available, share = available_bytes(), self._config.data_parallel.host_memory_bytes
-        require_host_memory(needed, model, available if share is None else min(available, share))
+        require_host_memory(self.host_bytes, model, available if share is None else min(available, share))
 
     def _place(self, cores: list[NeuronCore]) -> Placement:
-        model, spec, shard = self._model, self._spec, self._shard
+        model, spec, shard = self._model, self.spec, self._shard
         weights = WeightLoader(model.source, spec, shard, cores, model.formats).load(self._on_progress)
         cache = CacheConfig(self._num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
         kv_dtype = self._shape.kv_dtype
@@ -181,7 +181,7 @@ class _Loading:
             shard=shard,
             cores=cores,
             weights=weights,
-            tables=ConstantTables(cores, spec, shard, self._max_length),
+            tables=ConstantTables(cores, spec, shard, self.max_length),
             buffers=ActivationBuffers(cores, spec, shard, self._shape),
             kv=KVPool.allocate(cores, (KVPlace(0, 0),) * spec.num_layers, cache.num_blocks, sizes),
             cache=cache,
@@ -189,7 +189,7 @@ class _Loading:
             kv_dtype=kv_dtype,
             isa=self._isa,
         )
-        return with_distances(placement, self._max_length, model.checkpoint)
+        return with_distances(placement, self.max_length, model.checkpoint)
 
     def _runner(self, placement: Placement) -> StateRunner:
         config, limits, buffers = self._config, self._limits, placement.buffers
@@ -199,6 +199,6 @@ class _Loading:
         pool = WorkerPool(limits.num_workers, watch=CpuWatch(limits.num_workers))
         pool.bind(config.cpus)
         work = AttentionWork(buffers.sizes.attention.tile_tokens, 0, limits.num_workers)
-        inputs = StepInputs(limits.num_tokens, config.max_num_seqs, self._max_length, placement.cache, work)
-        hidden = buffers.hidden, buffers.widths.hidden, self._spec.state_size
+        inputs = StepInputs(limits.num_tokens, config.max_num_seqs, self.max_length, placement.cache, work)
+        hidden = buffers.hidden, buffers.widths.hidden, self.spec.state_size
         return StateRunner(pool, program, inputs, BLOCK_SIZE, hidden)

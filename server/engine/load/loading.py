@@ -101,12 +101,12 @@ class ModelLoading:
         self._whole, formats = self._model.spec, self._model.formats
         self._spec = stage_model(config, self._whole, stage)
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
-        self._max_model_len = context_length(config.max_model_len or compiled_len, self._spec)
+        self.max_model_len = context_length(config.max_model_len or compiled_len, self._spec)
         self._config = config = usable_drafts(config, self._spec, on_progress)
         self._stack, drafts = STACKS[config.stack], most_drafts(config)
         self._shape = ServingShape(
             config.dtype,
-            self._max_model_len,
+            self.max_model_len,
             config.block_size,
             StepLimits(config.max_num_batched_tokens, config.max_num_seqs + drafts, config.cpu_threads, drafts),
             formats.quantization,
@@ -122,9 +122,9 @@ class ModelLoading:
         require_type(formats.quantization, self._instance, config.allow_unsupported_types)
         self.core_ids = group_cores(config, self._instance, stage)
         share, groups = config.device_memory_utilization, config.data_parallel.size * local_stages(config)
-        self._footprint = require_fit(self._spec, self._instance, tp, self._shape, share, groups)
+        self.footprint = require_fit(self._spec, self._instance, tp, self._shape, share, groups)
         self._shard = ShardSpec.of(self._spec, tp, config.enable_expert_parallel)
-        self._host = HostFootprint.of(self._spec, self._shard, self._shape)
+        self.host = HostFootprint.of(self._spec, self._shard, self._shape)
         self._max_rank = 0 if config.lora is None else config.lora.max_lora_rank  # that the modelled graphs compute
         if config.neuron.samples_on_device is not None:
             self._stack = replace(self._stack, samples_on_device=config.neuron.samples_on_device)
@@ -138,7 +138,7 @@ class ModelLoading:
         has_full_length = self._stack.steps_read == "model length" and config.batching == self._stack.batching
         own = config.context_encoding_buckets, config.token_generation_buckets
         buckets = BucketLists(*own, has_full_length, self._stack.prompts_fill == "model length")
-        return compiled_shapes(config.batching, config.max_num_seqs, self._max_model_len, buckets, self._model.buckets)
+        return compiled_shapes(config.batching, config.max_num_seqs, self.max_model_len, buckets, self._model.buckets)
 
     def place(self) -> Placed:
         """Load the weights and allocate all memory."""
@@ -155,7 +155,7 @@ class ModelLoading:
         place_draft(self._draft, cores, self._on_progress)
         is_whole = encoder is None and self._agree is None
         layer = LayerPool.of(cores, self._spec, self._shard, self._shape) if is_whole else None
-        groups, limits = self._footprint.groups, self._shape.limits
+        groups, limits = self.footprint.groups, self._shape.limits
         states = num_state_slots(self._spec, limits.num_seqs, limits.num_drafts)
         num_blocks = self._num_blocks(cores)
         if self._agree is not None:
@@ -166,7 +166,7 @@ class ModelLoading:
         kv = beside_drafts(self._draft, KVPool.allocate(cores, groups.places, num_blocks, sizes), cache)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
-        placement = with_distances(placement, self._max_model_len)
+        placement = with_distances(placement, self.max_model_len)
         return Placed(placement, self._ledger(num_blocks), bank, layer, encoder)
 
     @property
@@ -182,14 +182,14 @@ class ModelLoading:
         runner.encoder = source_encoder(placed.encoder, placement, self._shape, runner.pool, self._on_progress)
         others = () if self._ring is None else self._ring.ready()
         runner.warm_up(self._config.fit_threads and not others, self._config.threads_alone)
-        resolved = replace(self._config, max_model_len=self._max_model_len)
+        resolved = replace(self._config, max_model_len=self.max_model_len)
         beside = None if layer is None else encode_beside(placement, layer, resolved, runner.pool, self._on_progress)
         size, seconds = num_params(self._whole) / 1e6, time.perf_counter() - begin
         threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
         self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
         figures = self._whole, self._model.formats, self._stack, self._compiled, self._max_rank
         pricer, pooling = step_pricer(self._config, *figures), None if beside is None else beside.facts
-        pricer.price_copies(self._footprint.kv_block)
+        pricer.price_copies(self.footprint.kv_block)
         add_drafts(self._draft, self.machine, runner, pricer, self._grammars, placement)
         longest = self._compiled.longest_chunk
         info = with_stages(self._info(placement.cache, placed.ledger, placement.cores, pricer), others)
@@ -199,7 +199,7 @@ class ModelLoading:
             spec=self._spec,
             formats=self._model.formats,
             cache=placement.cache,
-            scheduler=SchedulerConfig.of(self._config, self._max_model_len, longest, self._spec.has_whole_pictures),
+            scheduler=SchedulerConfig.of(self._config, self.max_model_len, longest, self._spec.has_whole_pictures),
             ledger=placed.ledger,
             info=replace(info, adapters=self._loaded(bank), pooling=pooling, threads_alone=runner.num_threads_alone),
             pricer=pricer,
@@ -210,11 +210,11 @@ class ModelLoading:
 
     def _require_host(self) -> None:
         """Raise HostMemoryError unless all buffers and the least KV cache fit in host memory."""
-        blocks = max(self._footprint.min_blocks, self._config.num_blocks_override or 0)
+        blocks = max(self.footprint.min_blocks, self._config.num_blocks_override or 0)
         model = f"{self._config.model_path} with tensor_parallel_size {self._shard.tp} and {blocks} KV blocks"
         if (engines := self._config.data_parallel.size) > 1:
             model += f", on each of {engines} engines,"
-        require_host_memory(self._host.total(blocks) + self._config.offload.memory_bytes, model, self._host_bytes(0))
+        require_host_memory(self.host.total(blocks) + self._config.offload.memory_bytes, model, self._host_bytes(0))
 
     def _host_bytes(self, taken: int) -> int:
         """Return the host memory that this engine can still take, having written `taken` bytes of the cores' memory.
@@ -228,35 +228,35 @@ class ModelLoading:
         """Return the account of the accelerator's memory on each core of the group."""
         on, share, tp = self._instance, self._config.device_memory_utilization, self._shard.tp
         ledger = MemoryLedger(on.core_memory_bytes, tp, on.chip.cores_per_chip, share, self.core_ids)
-        self._footprint.enter(ledger, num_blocks)
+        self.footprint.enter(ledger, num_blocks)
         return ledger
 
     def _num_blocks(self, cores: Sequence[NeuronCore]) -> int:
         """Return the override, or the KV blocks that the device holds, the host can back and the limits can use."""
-        device = self._footprint.max_blocks(budget_bytes(self._instance, self._config.device_memory_utilization))
+        device = self.footprint.max_blocks(budget_bytes(self._instance, self._config.device_memory_utilization))
         if self._config.num_blocks_override is not None:
-            return self._overridden(device)
+            return self.overridden(device)
         written = sum(core.used["weights"] for core in cores)
         to_write = sum(sum(core.used.values()) for core in cores) - written + vision_bytes(self._spec, self._shape)
-        kept = most_kept(self._config, num_params(self._whole), self._host.kv_block)
+        kept = most_kept(self._config, num_params(self._whole), self.host.kv_block)
         host_bytes = self._host_bytes(written) - to_write
-        host_blocks = host_kv_blocks(self._host.kv_block, host_bytes - kept - self._config.offload.memory_bytes)
-        usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # half of it for cached prefixes
+        host_blocks = host_kv_blocks(self.host.kv_block, host_bytes - kept - self._config.offload.memory_bytes)
+        usable = 2 * self._config.max_num_seqs * self.footprint.min_blocks  # half of it for cached prefixes
         chosen = min(device, host_blocks, usable)
-        if chosen < self._footprint.min_blocks:  # memory that was free at the start is taken by now
-            least = self._footprint.min_blocks * self._host.kv_block
+        if chosen < self.footprint.min_blocks:  # memory that was free at the start is taken by now
+            least = self.footprint.min_blocks * self.host.kv_block
             require_host_memory(least, "the KV cache of one full sequence", host_bytes)
-            chosen = self._footprint.min_blocks
+            chosen = self.footprint.min_blocks
         by = {device: "device memory", host_blocks: "host memory", usable: "max_num_seqs"}.get(chosen, "max_model_len")
-        most = f"at most {chosen * self._host.kv_block / GIB:.2f} GiB of host memory as they are used"
+        most = f"at most {chosen * self.host.kv_block / GIB:.2f} GiB of host memory as they are used"
         self._on_progress(f"KV cache: {chosen} blocks, limited by {by} (the device would hold {device}); {most}")
         return chosen
 
-    def _overridden(self, device: int) -> int:
-        blocks, least = self._config.num_blocks_override or 0, self._footprint.min_blocks
+    def overridden(self, device: int) -> int:
+        blocks, least = self._config.num_blocks_override or 0, self.footprint.min_blocks
         if not least <= blocks <= device:
             raise SettingsError(
-                f"num_gpu_blocks_override is {blocks}: max_model_len {self._max_model_len} needs at least {least} "
+                f"num_gpu_blocks_override is {blocks}: max_model_len {self.max_model_len} needs at least {least} "
                 f"blocks, and {self._config.device} with tensor_parallel_size {self._shard.tp} holds {device}"
             )
         return blocks
@@ -272,7 +272,7 @@ class ModelLoading:
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer
     ) -> EngineInfo:
         config, spec = self._config, self._whole
-        weights, length, host_memory = main_format(spec, self._model.formats), self._max_model_len, host_bytes(cores)
+        weights, length, host_memory = main_format(spec, self._model.formats), self.max_model_len, host_bytes(cores)
         notes = (
             f"{spec.architecture}, {num_params(spec) / 1e6:,.1f}M parameters in {weights}, context {length}",
             *memory_notes(config, self.core_ids, ledger, host_memory, weights),

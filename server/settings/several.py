@@ -1,21 +1,33 @@
-"""Settings of replicas on a Ray cluster."""
+"""Settings of several servers: replicas on a Ray cluster, and models in servers of their own."""
 
 import os
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
+from pydantic_settings import CliToggleFlag
 
+from .adapters import Modules
 from .base import Settings
 
 
-class RaySettings(Settings):
-    """Place and number of replicas."""
+class SeveralSettings(Settings):
+    """Place and number of replicas, and further models."""
 
     distributed: Literal["none", "ray"] = Field(
         "none", description="run replicas on the Ray cluster of RAY_ADDRESS, or on a new one of this host"
     )
     num_replicas: Annotated[int, Field(ge=1, le=10_000)] | Literal["auto"] = Field(
         1, description="replicas on the Ray cluster; auto follows their load"
+    )
+
+    models: Modules = Field(
+        (),
+        json_schema_extra={"nargs": "+"},
+        description="further models, as NAME=PATH or NAME=FILE.yaml with settings, each loaded when a request names it",
+    )
+    max_model_wait: float = Field(60, gt=0, le=3600, description="seconds that a request waits for its model")
+    multi_model_endpoint: CliToggleFlag[bool] = Field(
+        False, description="load models as SageMaker's multi-model endpoints ask, and none at the start"
     )
 
     @model_validator(mode="after")
