@@ -1,4 +1,4 @@
-"""Plot of one CPU level as SVG: a row for each ratio with its interval, on a logarithmic axis."""
+"""Plot of one CPU level as SVG: a row for each ratio with its interval and both values, on a logarithmic axis."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from html import escape
 from math import log10
 
 from benchmarks.published import Line
+from neuronserve.loadtests.svg import number
 from neuronserve.planner.validate.plot import FAINT, INK, LINE, PAPER
 
-LABELS, PLOT, VALUES = 370.0, 320.0, 60.0  # widths in pixels
+LABELS, PLOT, VALUES = 370.0, 260.0, 170.0  # widths in pixels
 ROW, TOP, BOTTOM = 18.0, 26.0, 34.0
 ENDS = (0.4, 10.0)  # of the axis; a value beyond stands at its end
 TICKS = (0.5, 1, 2, 5, 10)
@@ -25,7 +26,7 @@ def drawn(lines: Sequence[Line]) -> str:
         f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>',
         *_axis(height - BOTTOM),
         *(part for number, line in enumerate(lines) for part in _row(line, TOP + ROW * (number + 0.5))),
-        f'<text x="{LABELS:g}" y="{height - 6:g}">times as fast as the peer; filled: at equal quality</text>',
+        f'<text x="{LABELS:g}" y="{height - 6:g}">times as fast: this, the peer; filled: at equal quality</text>',
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -52,7 +53,8 @@ def _row(line: Line, y: float) -> Iterator[str]:
         yield f'<path d="M{_x(low)},{y:g}H{_x(high)}" stroke="{colour}" stroke-width="2" fill="none"/>'
     fill = colour if line.is_equal_quality else PAPER
     yield f'<circle cx="{_x(line.times)}" cy="{y:g}" r="4" fill="{fill}" stroke="{colour}" stroke-width="1.5"/>'
-    yield f'<text x="{LABELS + PLOT + 8:g}" y="{y + 4:g}">{line.times:.2f}</text>'
+    values = f"{line.times:.2f}: {number(line.ours)}, {number(line.theirs)}"
+    yield f'<text x="{LABELS + PLOT + 8:g}" y="{y + 4:g}">{values}</text>'
 
 
 def _x(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Draws docs/images/speed-*.svg and makes the tables of docs/internals/compare.md: `python -m tools.speed_page`.
+"""Draws docs/images/speed-*.svg and makes the lists of docs/internals/compare.md: `python -m tools.speed_page`.
 
 The figures are those kept in benchmarks/results: a comparison's JSON that is put there appears on the page.
 """
@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 
 from benchmarks.picture import drawn
 from benchmarks.published import Line, by_level, published, quality
 from benchmarks.quality_rows import Row
-from neuronserve.loadtests.svg import number
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "images"
-HEAD = """\
-| model, weights | workload | peer | unit | this | peer's | times as fast | interval | KL |
-|---|---|---|---|---:|---:|---:|---|---|
-"""
 
 
 def pictures() -> Mapping[Path, str]:
@@ -28,7 +22,7 @@ def pictures() -> Mapping[Path, str]:
 
 
 def levels() -> str:
-    """Return a plot and a table for each level."""
+    """Return the plot of each level."""
     return "\n\n".join(_level(isa, lines) for isa, lines in by_level(published()).items())
 
 
@@ -52,24 +46,7 @@ def main() -> int:
 
 def _level(isa: str, lines: Sequence[Line]) -> str:
     hosts = ", ".join(dict.fromkeys(f"{line.host} on {line.date}" for line in lines))
-    rows = [_row(list(found)) for _, found in groupby(lines, lambda line: line.compared)]
-    picture = f"![Ratios on {isa}](../images/speed-{isa}.svg)"
-    return f"### {isa}\n\n{hosts}.\n\n{picture}\n\n{HEAD}" + "\n".join(rows)
-
-
-def _row(lines: Sequence[Line]) -> str:
-    """Return the row of one workload, with each of its metrics."""
-    first = lines[0]
-    kl = "-" if first.kl is None else "{:.4f}; {:.4f}".format(*first.kl)
-    columns = (
-        [line.unit for line in lines],
-        [number(line.ours) for line in lines],
-        [number(line.theirs) for line in lines],
-        [f"**{line.times:.2f}**" if line.is_equal_quality else f"{line.times:.2f}" for line in lines],
-        ["{:.2f}-{:.2f}".format(*line.interval) for line in lines if line.interval is not None],
-    )
-    cells = (*first.compared, *("; ".join(column) for column in columns), kl)
-    return f"| {' | '.join(cells)} |"
+    return f"### {isa}\n\n{hosts}.\n\n![Ratios on {isa}](../images/speed-{isa}.svg)"
 
 
 def _quality(row: Row) -> str:
