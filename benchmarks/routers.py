@@ -26,6 +26,7 @@ from neuronserve.server.cost.model import CostModel
 from neuronserve.server.cost.pricer import HostOfSteps, StepPricer
 from neuronserve.server.cost.work import Runtime
 from neuronserve.server.route.address import Address
+from neuronserve.server.route.asked import Asked
 from neuronserve.server.route.config import RouteConfig
 from neuronserve.server.route.fleet import Fleet
 from neuronserve.server.route.prompt import CHUNK_BYTES, CHUNK_TOKENS, Prompt, prompt_of
@@ -124,7 +125,9 @@ class Routed:
         """Have the request's router place it."""
         self.sums += self._open * (now_ns - self._last_ns)
         self._last_ns = now_ns
-        placing = self._fleets[self._router_of[index]].place(f"{index:09d}", self._prompts[index], "")
+        name, path = f"{index:09d}", "/v1/chat/completions"
+        asked = Asked("POST", path, path.encode(), [], b"", name, prompt=self._prompts[index])
+        placing = self._fleets[self._router_of[index]].place(name, asked)
         try:
             placing.send(None)
         except StopIteration as done:

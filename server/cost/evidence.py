@@ -11,14 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import exp, sqrt
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..host.late_module import LateModule
 from .spread import NORMAL_P90, student_p90
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = LateModule("numpy")
+
+Floats: TypeAlias = "NDArray[np.float64]"
 Phase = Literal["decode", "prefill", "encode", "throughput", "itl", "ttft"]  # a step, or a figure under load
 LOAD_FIGURES = ("throughput", "itl", "ttft")
 Provenance = Literal["measured", "interpolated", "formula"]
@@ -160,7 +164,7 @@ class Evidence:
         apart = np.abs(table.places - sizes)
         kinds = OTHER_CHIP * (table.chips != point.chip) + OTHER_EXPERTS * (table.has_experts != point.has_experts)
         doublings = apart[:, :-1] @ np.array(list(PER_DOUBLING.values()))
-        found: Floats = doublings + OTHER_WEIGHTS * (apart[:, -1] != 0) + kinds
+        found: Floats = doublings + OTHER_WEIGHTS * apart[:, -1] + kinds
         return found
 
     def _why_outside(self, point: Point) -> tuple[str, ...]:
