@@ -26,7 +26,7 @@ def of_one(a, b0, b1, panels, sums):
     one(a, b0, b1, panels, sums)
 @njit(types.void(*[types.int64] * 7))
 def of_four(a, b0, b1, width, panels, sums, scratch):
-    four(a, b0, b1, width, panels, sums, scratch)
+    four(a, b0, b1, width, panels, sums, scratch, (0, 0))
 print(next(iter({function}.inspect_asm().values())))
 """
 
