@@ -13,6 +13,7 @@ from ..host.memory import GIB
 from ..models.spec import ModelSpec
 from ..models.tensors import num_params
 from .footprint import Footprint, ServingShape, encoder_lines
+from .matrices import main_format
 from .runtime_memory import Line
 
 MICROSCALING: tuple[Quantization, ...] = ("mxfp8", "mxfp4")  # types that only newer chips compute in
@@ -103,8 +104,9 @@ def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape,
     where = "the first core" if footprint.first else "each core"
     rest = f"\nand {tp - MAX_ROWS} more cores alike" if tp > MAX_ROWS else ""
     return (
-        f"NRT_RESOURCE (4): {model.architecture} with {num_params(model) / 1e9:.2f}B parameters in {shape.dtype} "
-        f"does not fit on {instance.name} with tensor_parallel_size {tp}: {where} lacks {over / GIB:.2f} GiB "
+        f"NRT_RESOURCE (4): {model.architecture} with {num_params(model) / 1e9:.2f}B parameters in "
+        f"{main_format(model, shape.formats)} does not fit on {instance.name} with tensor_parallel_size {tp}: "
+        f"{where} lacks {over / GIB:.2f} GiB "
         f"(kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
         f"{account_table(cores)}{rest}"
     )

@@ -6,6 +6,7 @@ Hand figures: bfloat16, 8192 tokens of context in blocks of 32, steps of 512 tok
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -194,6 +195,11 @@ def test_a_refusal_says_what_lacks_who_needs_it_and_the_smallest_part_that_would
         *("16,384.0", "-2,950.3"),
     ]
     assert advice == "the smallest that holds it: --device inf2.xlarge --tensor-parallel-size 2"
+
+
+def test_a_refusal_names_the_format_of_the_weights() -> None:
+    with pytest.raises(DeviceMemoryError, match=r"70\.55B parameters in int4 does not fit on inf2\.xlarge"):
+        require_fit(LLAMA_70B, instance("inf2.xlarge"), 1, replace(SHAPE, quantization="int4"), 1.0, 1)
 
 
 def test_the_account_has_a_line_for_every_core() -> None:
