@@ -40,6 +40,7 @@ class ModelFront(HttpFront):
     def __init__(self, models: Models, *args: Any) -> None:
         super().__init__(*args)
         self._models = models
+        self._ring = KeyRing(models.keys, Accounts(MonotonicClock()))
 
     async def _answer(self, request: Asked, scope: Scope, send: Send) -> None:
         models, describe, path = self._models, self._models.describe, request.path
@@ -85,7 +86,7 @@ class ModelFront(HttpFront):
 
     def _require_key(self, scope: Scope, path: str) -> None:
         """Raise Unauthorized or Forbidden for a caller that may not use a path: its model is not there to say so."""
-        ring = KeyRing(self._models.keys, Accounts(MonotonicClock()))
+        ring = self._ring
         if ring.has_keys and (ring.asks_clients or path == LOADING) and path not in self._models.keys.public_paths:
             require(ring.find(given_key(scope)), path)
 
